@@ -1,0 +1,1 @@
+"""Softmax attention as a sum of recurrent networks."""
