@@ -1,0 +1,74 @@
+# The front door: `make help` lists what there is. Needs Python 3.11 or newer, pip, make and git.
+PYTHON ?= python3
+ARGS ?=
+TORCH_ARGS ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+INSTALLED_AUTHOR := .venv/.installed-author
+LAB_SETTINGS := .venv/share/jupyter/lab/settings
+PYTEST := $(BIN)/python -m pytest
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-kernel-startup-timeout=120 \
+	--nbval-sanitize-with=tests/sanitize.cfg --color=no -p no:cacheprovider
+
+# One thread: two cores gain little from more, and sums come out in the same order everywhere.
+test check notebooks: export OMP_NUM_THREADS = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test check lint notebooks model doctor clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PYTHON=python3.12        the Python that .venv is made with"
+	@echo "  ARGS='--port=9999'       handed on by lab, model and notebooks"
+	@echo "  TORCH_ARGS='--index-url URL'"
+	@echo "                           pip options for another build of torch, at the first start"
+
+lab: $(INSTALLED) ## install, fetch the small model, open JupyterLab on the first notebook
+	@$(BIN)/softattn model || true
+	$(BIN)/jupyter-lab notebooks/00_start_here.ipynb $(ARGS)
+
+test: $(INSTALLED) ## install, then run every test and every notebook
+	$(BIN)/softattn model
+	$(PYTEST) --doctest-modules softattn_lib tests
+	$(PYTEST) $(NBVAL) notebooks
+
+check: $(INSTALLED) ## the fast part of the tests, under 3 minutes
+	$(PYTEST) --doctest-modules -m "not slow" softattn_lib tests
+
+lint: $(INSTALLED) ## style: ruff check and ruff format
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+notebooks: $(INSTALLED_AUTHOR) ## execute the notebooks again, store their outputs, pair the files
+	$(BIN)/softattn model
+	$(BIN)/python -m tools.notebooks $(ARGS)
+
+model: $(INSTALLED) ## fetch the small language model into your cache, once
+	$(BIN)/softattn model $(ARGS)
+
+doctor: $(INSTALLED) ## print versions, device, model and widgets, and how to mend what is wrong
+	$(BIN)/softattn doctor
+
+clean: ## remove .venv and every cache in this folder; the model stays in your cache
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist
+	find . -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+
+# The stamp is written last, so an install that broke off is taken up again by the next call.
+# The settings file keeps JupyterLab from asking the network for news.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("This needs Python 3.11 or \
+	newer and $(PYTHON) is %d.%d: try make PYTHON=python3.11" % sys.version_info[:2])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --upgrade pip
+	$(if $(TORCH_ARGS),$(BIN)/python -m pip install $(TORCH_ARGS) $(shell grep '^torch==' constraints.txt))
+	$(BIN)/python -m pip install -c constraints.txt -e '.[lab,test]'
+	@mkdir -p $(LAB_SETTINGS)
+	@echo '{"@jupyterlab/apputils-extension:notification":' \
+		'{"fetchNews": "false", "checkForUpdates": false}}' > $(LAB_SETTINGS)/overrides.json
+	@touch $@
+
+$(INSTALLED_AUTHOR): $(INSTALLED)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[author]'
+	@touch $@
