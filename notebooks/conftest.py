@@ -1,0 +1,42 @@
+"""Notebooks as tests: what nbval leaves uncompared, and how long a notebook may take."""
+
+import sys
+from collections import Counter
+
+import pytest
+
+# jsonschema imports this for one optional check that notebooks do not use; it takes seconds.
+sys.modules.setdefault("rfc3987_syntax", None)
+
+from tools.notebooks import NOT_COMPARED
+
+seconds = Counter()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--notebook-seconds", type=float, default=60.0, help="the longest that a notebook may take"
+    )
+
+
+def pytest_collectstart(collector):
+    if collector.path and collector.path.suffix == ".ipynb":
+        collector.skip_compare += NOT_COMPARED
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Fail the cell in which its notebook runs out of time (the start of the kernel counts)."""
+    report = yield
+    limit = item.config.option.notebook_seconds
+    before = seconds[item.path.name]
+    seconds[item.path.name] += report.duration
+    if report.passed and before <= limit < seconds[item.path.name]:
+        report.outcome = "failed"
+        report.longrepr = f"{item.path.name} takes more than {limit:g} s, the limit for a notebook"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    for name, duration in sorted(seconds.items()):
+        terminalreporter.write_line(f"{name}: {duration:.1f} s")
