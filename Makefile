@@ -7,8 +7,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 INSTALLED_AUTHOR := .venv/.installed-author
 LAB_SETTINGS := .venv/share/jupyter/lab/settings
-PYTEST := $(BIN)/python -m pytest
-NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-kernel-startup-timeout=120 \
+# Without the plugin for notebooks, which takes seconds to load, and with it.
+UNIT := $(BIN)/python -m pytest -p no:nbval --doctest-modules
+NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-kernel-startup-timeout=120 \
 	--nbval-sanitize-with=tests/sanitize.cfg --color=no -p no:cacheprovider
 
 # One thread: two cores gain little from more, and sums come out in the same order everywhere.
@@ -31,11 +32,11 @@ lab: $(INSTALLED) ## install, fetch the small model, open JupyterLab on the firs
 
 test: $(INSTALLED) ## install, then run every test and every notebook
 	$(BIN)/softattn model
-	$(PYTEST) --doctest-modules softattn_lib tests
-	$(PYTEST) $(NBVAL) notebooks
+	$(UNIT) softattn_lib tests
+	$(NBVAL) notebooks
 
 check: $(INSTALLED) ## the fast part of the tests, under 3 minutes
-	$(PYTEST) --doctest-modules -m "not slow" softattn_lib tests
+	$(UNIT) -m "not slow" softattn_lib tests
 
 lint: $(INSTALLED) ## style: ruff check and ruff format
 	$(BIN)/python -m ruff check .

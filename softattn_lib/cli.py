@@ -45,7 +45,7 @@ def run_model(options):
 
     try:
         print(small_model.fetch(from_hub=options.from_hub))
-    except RuntimeError as error:
+    except small_model.SmallModelError as error:
         print(f"softattn model: {error}", file=sys.stderr)
         return 1
     return 0

@@ -12,6 +12,7 @@ from importlib import import_module, metadata
 from packaging.requirements import Requirement
 
 from softattn_lib.devices import available_devices, pick_device
+from softattn_lib.small_model import find_problem, model_dir
 
 PACKAGE = "softattn_lib"
 WIDGET_PACKAGES = ("plotly", "anywidget", "ipywidgets")
@@ -103,13 +104,13 @@ def itself():
     try:
         return Finding(PACKAGE, metadata.version(PACKAGE))
     except metadata.PackageNotFoundError:
-        fix = f"{sys.executable} -m pip install -c constraints.txt -e '.[lab]'"
+        fix = f'{sys.executable} -m pip install -c constraints.txt -e ".[lab]"'
         return Finding(PACKAGE, "not installed in this Python", f"in the project's folder, {fix}")
 
 
 def package(requirement):
     wanted = f"{requirement.name}{requirement.specifier}"
-    fix = f"{sys.executable} -m pip install '{wanted}'"
+    fix = f'{sys.executable} -m pip install "{wanted}"'
     try:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
@@ -142,8 +143,7 @@ def widgets(packages):
 
 
 def small_model():
-    from softattn_lib import small_model as small
-
-    if small.is_ready():
-        return Finding("small model", f"ready, {small.model_dir()}")
-    return Finding("small model", "not fetched yet", "softattn model")
+    problem = find_problem()
+    if problem:
+        return Finding("small model", problem, "softattn model")
+    return Finding("small model", f"ready, {model_dir()}")
