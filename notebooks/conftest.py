@@ -26,12 +26,11 @@ def pytest_collectstart(collector):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """Fail the cell in which its notebook runs out of time (the start of the kernel counts)."""
+    """Fail the cells that end after their notebook's time is up (the kernel's start counts)."""
     report = yield
     limit = item.config.option.notebook_seconds
-    before = seconds[item.path.name]
     seconds[item.path.name] += report.duration
-    if report.passed and before <= limit < seconds[item.path.name]:
+    if report.when == "call" and report.passed and seconds[item.path.name] > limit:
         report.outcome = "failed"
         report.longrepr = f"{item.path.name} takes more than {limit:g} s, the limit for a notebook"
     return report

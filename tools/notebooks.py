@@ -361,32 +361,35 @@ def says_something(output):
 # Command line
 
 
-def run_and_check(name):
+def run_and_check(name, folder):
     from nbclient.exceptions import CellExecutionError
 
     try:
-        run(name)
+        run(name, folder)
     except CellExecutionError as error:
         return [f"a cell raised; nothing was written\n{error}"]
-    return problems(name)
+    return problems(name, folder)
 
 
-def main(arguments=None):
+def main(arguments=None, folder=FOLDER):
     """Run or compare the notebooks; return 1 if anything is wrong, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", help="notebooks, as in 00_start_here (default: all)")
     parser.add_argument("--check", action="store_true", help="only compare the pairs")
     options = parser.parse_args(arguments)
-    chosen = [Path(name).stem for name in options.names] or names()
-    if unknown := set(chosen) - set(names()):
-        parser.error(
-            f"no notebook named {', '.join(sorted(unknown))}; there are: {', '.join(names())}"
-        )
+    there = names(folder)
+    chosen = [Path(name).stem for name in options.names] or there
+    for name in chosen:
+        if name not in there:
+            parser.error(f"no notebook is named {name}; there are {', '.join(there)}")
     failed = False
     for name in chosen:
         start = time.perf_counter()
-        found = pair_problems(FOLDER / f"{name}.ipynb") if options.check else run_and_check(name)
+        if options.check:
+            found = pair_problems(folder / f"{name}.ipynb")
+        else:
+            found = run_and_check(name, folder)
         print(f"{name}: {time.perf_counter() - start:.1f} s", *found, sep="\n    ", flush=True)
         failed |= bool(found)
     return int(failed)
