@@ -1,1 +1,49 @@
-"""Softmax attention as a sum of recurrent networks."""
+"""Softmax attention as a sum of recurrent networks.
+
+The executable companion to "On the Expressiveness of Softmax Attention: A Recurrent Neural Network
+Perspective" (Mongaras & Larson, 2025).
+"""
+
+from .call import SignedWeightsWarning
+from .chunked import chunked_attention
+from .conformance import KernelCheckError, check_kernel
+from .features import (
+    features_of_degree,
+    kronecker_power,
+    num_features,
+    order_slices,
+    polynomial_features,
+    symmetric_power,
+)
+from .kernels import (
+    CosineKernel,
+    EluPlusOneKernel,
+    ExpKernel,
+    FeatureMapKernel,
+    IdentityKernel,
+    Kernel,
+    PolynomialKernel,
+    ReluKernel,
+)
+from .normalizers import (
+    L2Normalizer,
+    LayerNormalizer,
+    NoNormalizer,
+    Normalizer,
+    RMSNormalizer,
+    SumNormalizer,
+    VisibleKeysNormalizer,
+)
+from .parallel import parallel_attention, softmax_attention
+from .polynomials import (
+    Polynomial,
+    order_for_tolerance,
+    output_error_bound,
+    remainder_bound,
+    taylor,
+    weight_error_bound,
+)
+from .recurrent import attention_step, recurrent_attention
+from .state import AttentionState, init_state
+
+__version__ = "0.1.0"

@@ -131,6 +131,8 @@ def features_of_degree(d: int, n: int, packed: bool = True) -> int:
         >>> features_of_degree(64, 2), features_of_degree(64, 2, packed=False)
         (2080, 4096)
     """
+    if n == 0:
+        return 1
     return math.comb(d + n - 1, n) if packed else d**n
 
 
@@ -182,13 +184,14 @@ def _multiplicities(d: int, powers: tuple[int, ...]) -> torch.Tensor:
     kept = []
     for n in range(max(powers, default=0) + 1):
         if n > 0:
-            suffixes = [features_of_degree(d - i, n - 1) for i in range(d)]
-            starts_with_i = [a - b for a, b in zip(suffixes, suffixes[1:] + [n == 1])]
-            runs = [run[-a:] * (torch.arange(a) < b) for a, b in zip(suffixes, starts_with_i)]
-            multiplicity = torch.cat(
-                [multiplicity[-a:] * n / (r + 1) for a, r in zip(suffixes, runs)]
-            )
-            run = torch.cat(runs) + 1
+            runs, multiplicities = [], []
+            for i in range(d):
+                suffix = features_of_degree(d - i, n - 1)  # all indices >= i
+                without_i = features_of_degree(d - i - 1, n - 1)  # all indices > i
+                r = run[-suffix:] * (torch.arange(suffix) < suffix - without_i)
+                runs.append(r + 1)
+                multiplicities.append(multiplicity[-suffix:] * n / (r + 1))
+            run, multiplicity = torch.cat(runs), torch.cat(multiplicities)
         if n in powers:
             kept.append(multiplicity)
     return torch.cat(kept or [multiplicity[:0]])

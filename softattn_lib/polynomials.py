@@ -11,9 +11,7 @@ queries, keys or time.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
-
-import torch
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class Polynomial:
         ValueError: if there is no coefficient, or one is not finite.
 
     Example:
+        >>> import torch
         >>> p = Polynomial((1, 1, 0.5))
         >>> p(torch.tensor([0.0, 1.0, -1.0]))
         tensor([1.0000, 2.5000, 0.5000])
@@ -78,12 +77,12 @@ class Polynomial:
         turns = [_bisect(slope, *ends) for ends, _ in _real_roots(slope, inf=-end, sup=end)]
         return float(min(_evaluate_exactly(self, s) for s in [-end, end, *turns]))
 
-    @cached_property
+    @property
     def is_positive(self) -> bool:
         """Whether p(s) > 0 on the whole line, decided exactly for the stored coefficients."""
         return self.coefficients[-1] > 0 and not _real_roots(self)
 
-    @cached_property
+    @property
     def is_nonnegative(self) -> bool:
         """Whether p(s) >= 0 on the whole line: no weight can be negative, and no sum can cancel."""
         if self.order == 0:
@@ -219,6 +218,7 @@ def _exp(exponent: float) -> float:
     return math.exp(exponent) if exponent < 709.0 else math.inf
 
 
+@lru_cache(maxsize=256)
 def _real_roots(polynomial: Polynomial, **bounds) -> list:
     """Exact ((low, high), multiplicity) around each distinct real root; no floating point."""
     if polynomial.order == 0:

@@ -1,0 +1,251 @@
+"""One boundary for the three forms: arguments are checked and defaults resolved here, once.
+
+`attention_form` turns a function that accumulates sums into a public form. Inside, heads are
+grouped (G query heads share a key head; G = 1 without grouped queries), everything is in the dtype
+of the state, masked tokens are zeroed, and values carry the column of ones of the denominator:
+
+    q (..., G, T_q, d)    k (..., T_k, d)    values (..., T_k, e+1) = [input_gate * v, 1]
+"""
+
+import functools
+import inspect
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+
+from .checks import check_shapes, check_tensors, expand
+from .kernels import Kernel, as_kernel
+from .normalizers import Normalizer, as_normalizer
+from .numerics import state_dtype
+from .state import AttentionState, require_features, resolve_scale
+
+
+class SignedWeightsWarning(UserWarning):
+    """Weights of both signs are divided by their sum, which can vanish."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of attention after the boundary."""
+
+    q: torch.Tensor  # (..., G, T_q, d)
+    k: torch.Tensor  # (..., T_k, d)
+    values: torch.Tensor  # (..., T_k, e+1)
+    key_mask: torch.Tensor | None  # (..., T_k) bool
+    log_decay: torch.Tensor | None  # (..., T_k)
+    output_gate: torch.Tensor | None  # (..., G, T_q, 1)
+    kernel: Kernel
+    normalizer: Normalizer
+    scale: float
+    gate_position: str
+    is_causal: bool
+    state: AttentionState | None  # the past before the first key; None where there is none
+    return_state: bool
+
+    @property
+    def num_keys(self) -> int:
+        return self.k.shape[-2]
+
+    @property
+    def offset(self) -> int:
+        """The key position of the first query: the last query stands at the last key."""
+        return self.num_keys - self.q.shape[-2]
+
+    def piece(self, start: int, stop: int, state: AttentionState) -> "Call":
+        """The call on the keys start..stop, continuing `state`; if causal, on their queries."""
+        keys, queries = slice(start, stop), slice(None)
+        if self.is_causal:
+            queries = slice(max(start - self.offset, 0), max(stop - self.offset, 0))
+        return replace(
+            self,
+            q=self.q[..., queries, :],
+            k=self.k[..., keys, :],
+            values=self.values[..., keys, :],
+            key_mask=None if self.key_mask is None else self.key_mask[..., keys],
+            log_decay=None if self.log_decay is None else self.log_decay[..., keys],
+            state=state,
+            return_state=True,
+        )
+
+    def first_sums(self) -> torch.Tensor:
+        """The sums of the state before the first key, zeros for an empty past."""
+        if self.state is not None:
+            return self.state.sums
+        num_features = self.kernel.num_features(self.k.shape[-1])
+        return self.values.new_zeros((*self.k.shape[:-2], num_features, self.values.shape[-1]))
+
+    def state_with(self, sums: torch.Tensor) -> AttentionState:
+        """The state after the last key, with the given sums."""
+        if self.key_mask is None:
+            visible = torch.full(self.k.shape[:-2], self.num_keys, device=self.k.device)
+        else:
+            visible = self.key_mask.sum(-1)
+        if self.state is not None:
+            visible = visible + self.state.visible
+        return AttentionState(sums, visible, self.kernel.feature_set, self.scale)
+
+    def visible_keys(self) -> torch.Tensor:
+        """(..., 1, T_q, 1): how many keys each query sees, the past of the state included."""
+        if self.key_mask is None:
+            position = torch.arange(1, self.num_keys + 1, device=self.k.device)
+            count = position.expand(self.k.shape[:-1])
+        else:
+            count = self.key_mask.cumsum(-1)
+        if self.is_causal:
+            count = count[..., self.offset :]
+        else:
+            total = count[..., -1:] if self.num_keys else count.new_zeros((*count.shape[:-1], 1))
+            count = total.expand(*count.shape[:-1], self.q.shape[-2])
+        if self.state is not None:
+            count = count + self.state.visible.unsqueeze(-1)
+        return count.unsqueeze(-2).unsqueeze(-1)
+
+
+def prepare(
+    q,
+    k,
+    v,
+    *,
+    kernel,
+    normalizer="sum",
+    scale=None,
+    input_gate=None,
+    output_gate=None,
+    gate_position="after",
+    log_decay=None,
+    is_causal=True,
+    enable_gqa=False,
+    key_mask=None,
+    initial_state=None,
+    return_state=True,
+) -> Call:
+    """Check the arguments of an attention call, named and explained at `parallel_attention`."""
+    kernel, normalizer = as_kernel(kernel), as_normalizer(normalizer)
+    check_tensors(q, k, v)
+    groups = check_shapes(q, k, v, enable_gqa, is_causal)
+    if gate_position not in ("after", "before"):
+        raise ValueError(f'gate_position must be "after" or "before", got {gate_position!r}')
+    if normalizer.needs_nonnegative_weights and not kernel.is_nonnegative:
+        _warn_of_signed_weights(kernel)
+    dtype, key_shape = state_dtype(q.dtype), k.shape[:-1]
+    input_gate = expand("input_gate", input_gate, key_shape, dtype)
+    output_gate = expand("output_gate", output_gate, q.shape[:-1], dtype)
+    log_decay = expand("log_decay", log_decay, key_shape, dtype)
+    key_mask = expand("key_mask", key_mask, key_shape, torch.bool)
+
+    keys, values = k.to(dtype), v.to(dtype)
+    if input_gate is not None:
+        values = values * input_gate.unsqueeze(-1)
+    values = torch.cat([values, values.new_ones((*key_shape, 1))], dim=-1)
+    if key_mask is not None:  # a masked token leaves no trace: nothing written, nothing decayed
+        hidden = ~key_mask.unsqueeze(-1)
+        keys, values = keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0)
+        log_decay = None if log_decay is None else log_decay.masked_fill(~key_mask, 0)
+    if output_gate is not None:
+        output_gate = output_gate.reshape(*groups, q.shape[-2], 1)
+    call = Call(
+        q=q.to(dtype).reshape(*groups, *q.shape[-2:]),
+        k=keys,
+        values=values,
+        key_mask=key_mask,
+        log_decay=log_decay,
+        output_gate=output_gate,
+        kernel=kernel,
+        normalizer=normalizer,
+        scale=resolve_scale(scale, q.shape[-1]),
+        gate_position=gate_position,
+        is_causal=is_causal,
+        state=initial_state,
+        return_state=return_state and kernel.has_features,
+    )
+    if initial_state is not None:
+        _check_state(call, initial_state)
+    return call
+
+
+def attention_form(accumulate):
+    """Make a public form of `accumulate(call, ...) -> (sums, log_unit, final_state)`.
+
+    sums is (..., G, T_q, e+1), numerators and denominators before the normalizer. The form takes
+    the arguments of `prepare` and those that accumulate has beside the call.
+    """
+    own = list(inspect.signature(accumulate).parameters.values())[1:]
+    signature = inspect.Signature([*inspect.signature(prepare).parameters.values(), *own])
+
+    @functools.wraps(accumulate)
+    def form(q, k, v, **options):
+        _check_names(accumulate.__name__, options, signature)
+        own_options = {p.name: options.pop(p.name) for p in own if p.name in options}
+        call = prepare(q, k, v, **options)
+        sums, log_unit, final_state = accumulate(call, **own_options)
+        out = _finish(call, sums, log_unit)
+        return out.reshape(*q.shape[:-1], v.shape[-1]).to(q.dtype), final_state
+
+    form.__signature__ = signature
+    return form
+
+
+def _check_names(function: str, options: dict, signature) -> None:
+    legal = [name for name in signature.parameters if name not in ("q", "k", "v")]
+    for name in options:
+        if name not in legal:
+            raise TypeError(f"{function} has no option {name!r}; it has {', '.join(legal)}")
+    if "kernel" not in options:
+        raise TypeError(f"{function} needs the option 'kernel', for instance kernel=taylor(4)")
+
+
+def _finish(call: Call, sums, log_unit):
+    """Normalizer and output gate on the sums: (..., G, T_q, e+1) -> (..., G, T_q, e)."""
+    _check_finite(call, sums)
+    numerator, denominator = sums[..., :-1], sums[..., -1:]
+    if call.output_gate is not None and call.gate_position == "before":
+        numerator = numerator * call.output_gate
+    out = call.normalizer(numerator, denominator, call.visible_keys(), log_unit)
+    if call.output_gate is not None and call.gate_position == "after":
+        out = out * call.output_gate
+    return out
+
+
+def _check_finite(call: Call, sums) -> None:
+    if sums.isfinite().all():
+        return
+    inputs = (call.q, call.k, call.values)
+    if not all(tensor.isfinite().all() for tensor in inputs):
+        return  # what comes out of infinite or undefined inputs is the caller's to see
+    raise OverflowError(
+        f"the weights of kernel {call.kernel!r} or their sums leave the range of {sums.dtype}: "
+        "pass float64 inputs, a smaller scale or a lower order; exp overflows only with the "
+        "normalizers 'visible_keys' and 'none', because only 'sum' and the norms let its row be "
+        "shifted, and a clamp on it helps too"
+    )
+
+
+def _check_state(call: Call, state) -> None:
+    require_features(call.kernel, "initial_state")
+    if not isinstance(state, AttentionState):
+        raise TypeError(f"initial_state must be an AttentionState, got {type(state).__name__}")
+    num_features = call.kernel.num_features(call.k.shape[-1])
+    pairs = {
+        "feature_set": (state.feature_set, call.kernel.feature_set),
+        "scale": (state.scale, call.scale),
+        "shape": (
+            tuple(state.sums.shape),
+            (*call.k.shape[:-2], num_features, call.values.shape[-1]),
+        ),
+        "dtype": (state.sums.dtype, call.k.dtype),
+        "device": (state.sums.device, call.k.device),
+    }
+    for name, (given, needed) in pairs.items():
+        if given != needed:
+            raise ValueError(f"initial_state has {name} {given}, this call needs {needed}")
+
+
+def _warn_of_signed_weights(kernel) -> None:
+    warnings.warn(
+        f"normalizer 'sum' divides by a sum of weights that can vanish: {kernel!r} has weights of "
+        "both signs. Better: an even order of taylor, the kernels 'relu' or 'elu_plus_one', or "
+        "the normalizers 'l2', 'rms', 'visible_keys' or SumNormalizer(floor=1.0)",
+        SignedWeightsWarning,
+        stacklevel=4,
+    )

@@ -1,0 +1,230 @@
+"""What stands where exp stood: the weight of a key for a query.
+
+A kernel gives the weight of a score, and, where it can, the features of queries and keys whose dot
+product that weight is. With features there is a state of constant size, and attention is a
+recurrent network; without them (exp) there is only the parallel form.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+
+from .features import features_of_degree, polynomial_features
+from .numerics import safe_divide
+from .polynomials import Polynomial
+
+
+class Kernel:
+    """The interface of a kernel; subclass `FeatureMapKernel` for a new one of a few lines.
+
+    The weight of key s for query t is weight(score_ts), with score_ts from `scores`.
+
+    Attributes:
+        has_features: whether the weights are dot products of finitely many features.
+        is_nonnegative: whether no weight can be negative, so that their sum cannot cancel.
+        feature_set: names what the state holds; states of equal feature sets are exchangeable.
+    """
+
+    has_features = True
+    is_nonnegative = False
+
+    @property
+    def feature_set(self):
+        return self
+
+    def num_features(self, d: int) -> int:
+        """How many features D a key of width d has."""
+        raise NotImplementedError
+
+    def query_features(self, q: torch.Tensor, scale: float) -> torch.Tensor:
+        """(..., d) -> (..., D), with the scale of the score in it."""
+        raise NotImplementedError
+
+    def key_features(self, k: torch.Tensor) -> torch.Tensor:
+        """(..., d) -> (..., D), free of scale and coefficients."""
+        raise NotImplementedError
+
+    def scores(self, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
+        """q (..., T_q, d), k (..., T_k, d) -> (..., T_q, T_k), scale * <q_t, k_s>."""
+        return (q * scale) @ k.transpose(-1, -2)
+
+    def weight(self, score: torch.Tensor) -> torch.Tensor:
+        """The weight of each score, same shape."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ExpKernel(Kernel):
+    """exp(min(s, clamp)) of the score s: softmax attention. No finite state; parallel form only.
+
+    Args:
+        clamp: largest score let through; None for none. The paper's code uses 5 in most runs. A
+            clamped exponential is no polynomial series any more, so no sum of recurrences either.
+
+    Example:
+        >>> ExpKernel(clamp=5.0).weight(torch.tensor([1.0, 9.0]))
+        tensor([  2.7183, 148.4132])
+    """
+
+    clamp: float | None = None
+    has_features = False
+    is_nonnegative = True
+
+    def __post_init__(self):
+        if self.clamp is not None and not -700 < self.clamp < 700:
+            raise ValueError(f"clamp must be a number between -700 and 700, got {self.clamp}")
+
+    def log_weight(self, score):
+        """The logarithm of the weight: the clamped score."""
+        return score if self.clamp is None else score.clamp(max=self.clamp)
+
+    def weight(self, score):
+        return self.log_weight(score).exp()
+
+
+@dataclass(frozen=True)
+class PolynomialKernel(Kernel):
+    """A polynomial of the score; its features are all monomials of the orders it holds.
+
+    Args:
+        polynomial: for instance `taylor(4)`.
+        packed: keep one of each monomial in the state, C(d+n-1, n) for order n; False keeps all
+            d^n entries of the Kronecker power, as the paper writes it.
+
+    Example:
+        >>> from softattn_lib import taylor
+        >>> kernel = PolynomialKernel(taylor(2))
+        >>> kernel.num_features(16), kernel.is_nonnegative
+        (153, True)
+        >>> kernel.weight(torch.tensor([1.0, -2.0]))
+        tensor([2.5000, 1.0000])
+    """
+
+    polynomial: Polynomial
+    packed: bool = True
+
+    @property
+    def is_nonnegative(self) -> bool:
+        return self.polynomial.is_nonnegative
+
+    @cached_property
+    def feature_set(self):
+        return ("powers", self.polynomial.powers, "packed" if self.packed else "full")
+
+    def num_features(self, d):
+        return sum(features_of_degree(d, n, self.packed) for n in self.polynomial.powers)
+
+    def query_features(self, q, scale):
+        return polynomial_features(q * scale, self.polynomial, "query", self.packed)
+
+    def key_features(self, k):
+        return polynomial_features(k, self.polynomial, "key", self.packed)
+
+    def weight(self, score):
+        return self.polynomial(score)
+
+
+class FeatureMapKernel(Kernel):
+    """A kernel given by one map of queries and keys alike: weight = scale * <map(q), map(k)>.
+
+    Score and weight are the same here: the scale multiplies after the map.
+
+    A subclass defines `feature_map(x)`, (..., d) -> (..., D), and `num_features(d)` where D is
+    not d; if the map is never negative it says `is_nonnegative = True`. `check_kernel` tries it.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class SquaredRelu(FeatureMapKernel):
+        ...     is_nonnegative = True
+        ...     def feature_map(self, x):
+        ...         return torch.relu(x) ** 2
+        >>> SquaredRelu().scores(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 3.0]]), 0.5)
+        tensor([[2.]])
+    """
+
+    def feature_map(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def num_features(self, d):
+        return d
+
+    def query_features(self, q, scale):
+        return self.feature_map(q) * scale
+
+    def key_features(self, k):
+        return self.feature_map(k)
+
+    def scores(self, q, k, scale):
+        return self.query_features(q, scale) @ self.key_features(k).transpose(-1, -2)
+
+    def weight(self, score):
+        return score
+
+
+@dataclass(frozen=True)
+class IdentityKernel(FeatureMapKernel):
+    """The score itself, weight = s: linear attention, the paper's n = 1 term."""
+
+    def feature_map(self, x):
+        return x
+
+
+@dataclass(frozen=True)
+class ReluKernel(FeatureMapKernel):
+    """<relu(q), relu(k)>."""
+
+    is_nonnegative = True
+
+    def feature_map(self, x):
+        return torch.relu(x)
+
+
+@dataclass(frozen=True)
+class EluPlusOneKernel(FeatureMapKernel):
+    """<elu(q) + 1, elu(k) + 1> (Katharopoulos et al., 2020)."""
+
+    is_nonnegative = True
+
+    def feature_map(self, x):
+        return F.elu(x) + 1
+
+
+@dataclass(frozen=True)
+class CosineKernel(FeatureMapKernel):
+    """<q / |q|, k / |k|>, the cosine of the angle; 0 where a vector is zero."""
+
+    def feature_map(self, x):
+        largest = x.detach().abs().amax(-1, keepdim=True)
+        x = safe_divide(x, largest)  # so that squares neither overflow nor vanish
+        return safe_divide(x, torch.linalg.vector_norm(x, dim=-1, keepdim=True))
+
+
+KERNELS = {
+    "exp": ExpKernel(),
+    "identity": IdentityKernel(),
+    "relu": ReluKernel(),
+    "elu_plus_one": EluPlusOneKernel(),
+    "cosine": CosineKernel(),
+}
+
+
+def as_kernel(kernel) -> Kernel:
+    """A kernel from a kernel, a polynomial, or one of the names in `KERNELS`.
+
+    Raises:
+        ValueError: for another name.
+        TypeError: for anything else.
+    """
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, Polynomial):
+        return PolynomialKernel(kernel)
+    if isinstance(kernel, str) and kernel in KERNELS:
+        return KERNELS[kernel]
+    error = ValueError if isinstance(kernel, str) else TypeError
+    raise error(
+        f"kernel must be a Polynomial such as taylor(4), a Kernel, or one of "
+        f"{', '.join(map(repr, KERNELS))}; got {kernel!r}"
+    )
