@@ -1,6 +1,7 @@
 """The front door: dependencies, pins, environment.yml, the Makefile, .ci/run, cost of import."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -184,6 +185,23 @@ def test_a_second_start_installs_nothing_and_opens_the_first_notebook(copy):
     assert shown.returncode == 0
 
 
+def test_an_install_is_not_repeated_unless_it_broke_off(copy):
+    (copy / ".venv/.installed").unlink()
+    script(copy / "python3", f'test "$1" = -m || exec "{sys.executable}" "$@"')  # venv is there
+    for status in [1, 0]:
+        script(copy / ".venv/bin/python", f'echo "$@"; exit {status}')
+        first = run(copy, "make", "check", "PYTHON=./python3")
+        assert first.returncode == (2 if status else 0)
+        assert "\n-m pip install --upgrade pip\n" in first.stdout
+    assert "\n-m pip install -c constraints.txt -e .[lab,test]\n" in first.stdout
+    settings = json.loads((copy / ".venv/share/jupyter/lab/settings/overrides.json").read_text())
+    news = settings["@jupyterlab/apputils-extension:notification"]
+    assert news == {"fetchNews": "false", "checkForUpdates": False}
+    second = run(copy, "make", "check", "PYTHON=./python3")
+    assert "pip install" not in second.stdout
+    assert "-m pytest" in second.stdout
+
+
 @pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
 def test_changed_dependencies_are_installed(copy, changed):
     later = (copy / ".venv/.installed").stat().st_mtime + 1
@@ -245,7 +263,7 @@ def test_ci_fails_when_no_test_or_no_notebook_is_collected(copy):
 
 def in_new_python(code):
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("module", ["softattn_lib", "softattn_lib.cli"])
