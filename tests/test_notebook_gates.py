@@ -112,7 +112,7 @@ def run_nbval(folder, *options):
 
 
 def alter_number(notebook):
-    """Change the last digit of the first number that is stored in an output."""
+    """Change the last digit in each line of the first output that holds a number."""
     for _, output in notebooks.outputs(notebook):
         for holder, key in ((output, "text"), (output.get("data", {}), "text/plain")):
             if re.search(r"\d", holder.get(key, "")) and "0x" not in holder[key]:
@@ -167,6 +167,10 @@ def test_nbval_finds_an_altered_number_in_a_notebook_of_ours(name, tmp_path):
 
 def test_untouched_notebook_has_no_problem(folder):
     assert notebooks.problems("0_good", folder) == []
+
+
+def test_text_stays_as_it_was_written(folder):
+    assert (folder / "0_good.py").read_text() == TEXT
 
 
 @pytest.mark.slow

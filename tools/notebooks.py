@@ -81,6 +81,7 @@ def run(name, folder=FOLDER):
         resources={"metadata": {"path": str(folder)}},
         record_timing=False,
         coalesce_streams=True,
+        extra_arguments=["--log-level=ERROR"],
     ).execute()
     normalise(notebook)
     add_pictures(notebook, old_pictures)
