@@ -1,0 +1,449 @@
+r"""The equations of the derivation, each tied to code, to a notebook cell and to a check.
+
+Numbers are the companion's: equation 5.2 is the second of notebook 05. Of the paper's own numbers
+only (7) is known to us. Letters: Q_t, K_s (1 x d) and V_s (1 x e) are rows, t the query's step, s
+the key's; x^{\otimes n} is the n-fold Kronecker power; the paper leaves the scale out, so do these.
+"""
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+
+from . import features, kernels, parallel, polynomials, recurrent, state
+
+SIZES = {"B": 2, "H": 3, "T": 7, "d": 4, "e": 5}  # all different: a swapped axis cannot pass
+TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True)
+class Equation:
+    """One equation of the derivation.
+
+    Attributes:
+        number: the companion's number, "5.2".
+        title: a few words.
+        latex: the formula.
+        function: dotted name of the library function that computes it.
+        notebook: the notebook that derives it.
+        measure: inputs -> the largest difference between its two sides.
+    """
+
+    number: str
+    title: str
+    latex: str
+    function: str
+    notebook: str
+    measure: Callable
+
+    @property
+    def tag(self) -> str:
+        """The tag of the notebook cell that checks it."""
+        return "eq-" + self.number.replace(".", "-")
+
+    @property
+    def test_id(self) -> str:
+        """The pytest id of its numeric check."""
+        return f"tests/test_equations.py::test_equation_holds[{self.number}]"
+
+    def resolve(self):
+        """The function itself."""
+        module, name = self.function.rsplit(".", 1)
+        return getattr(importlib.import_module(module), name)
+
+
+def check(number: str) -> str:
+    """Run an equation's check on random float64 tensors of unequal sizes and say what came out.
+
+    Raises:
+        KeyError: for a number that is not in `EQUATIONS`.
+        AssertionError: if the two sides differ by more than 1e-10.
+
+    Example:
+        >>> check("3.1")
+        'Equation 3.1 holds for B=2, H=3, T=7, d=4, e=5: the sides differ by less than 1e-10.'
+    """
+    if number not in EQUATIONS:
+        raise KeyError(f"number must be one of {', '.join(EQUATIONS)}; got {number!r}")
+    difference = EQUATIONS[number].measure(random_inputs())
+    if not difference < TOLERANCE:
+        raise AssertionError(f"equation {number}: the sides differ by {difference:.2g}")
+    sizes = ", ".join(f"{name}={size}" for name, size in SIZES.items())
+    return f"Equation {number} holds for {sizes}: the sides differ by less than {TOLERANCE:.0e}."
+
+
+def random_inputs(seed: int = 0) -> SimpleNamespace:
+    """q, k (B, H, T, d) and v (B, H, T, e) in float64, entries of standard deviation 0.6."""
+    generator = torch.Generator().manual_seed(seed)
+    B, H, T, d, e = SIZES.values()
+    q, k, v = (
+        torch.randn(B, H, T, width, generator=generator, dtype=torch.float64) * 0.6
+        for width in (d, d, e)
+    )
+    return SimpleNamespace(q=q, k=k, v=v)
+
+
+def _causal_sum(weights, v):
+    """sum_{s <= t} w_ts v_s, the plain way."""
+    return weights.tril() @ v
+
+
+def _scores(x):
+    return torch.einsum("bhti,bhsi->bhts", x.q, x.k)
+
+
+def _gap(left, right) -> float:
+    return (left - right).abs().max().item()
+
+
+def _softmax(x):
+    weights = _scores(x).exp()
+    ratio = _causal_sum(weights, x.v) / weights.tril().sum(-1, keepdim=True)
+    return _gap(parallel.softmax_attention(x.q, x.k, x.v, scale=1.0), ratio)
+
+
+def _gate(x):
+    gate = 1 / _scores(x).exp().tril().sum(-1, keepdim=True)
+    numerator, _ = parallel.parallel_attention(
+        x.q, x.k, x.v, kernel="exp", normalizer="none", scale=1.0
+    )
+    return _gap(parallel.softmax_attention(x.q, x.k, x.v, scale=1.0), gate * numerator)
+
+
+def _series(x):
+    scores = _scores(x)
+    return _gap(polynomials.taylor(30)(scores), scores.exp())
+
+
+def _expanded(x):
+    scores, gate = _scores(x), 1 / _scores(x).exp().tril().sum(-1, keepdim=True)
+    orders = sum(_causal_sum(_term(scores, n), x.v) for n in range(31))
+    return _gap(gate * orders, parallel.softmax_attention(x.q, x.k, x.v, scale=1.0))
+
+
+def _term(x, n):
+    return x**n / float(math.factorial(n))
+
+
+def _remainder(x):
+    """How far |exp - P_N| goes beyond its bound anywhere: 0 if nowhere."""
+    scores, excess = _scores(x), 0.0
+    for order in range(8):
+        bound = _term(scores.abs(), order + 1) * scores.exp().clamp(min=1)
+        gap = (scores.exp() - polynomials.taylor(order)(scores)).abs()
+        worst = polynomials.remainder_bound(order, scores.abs().max().item())
+        excess = max(excess, (gap - bound).max().item(), gap.max().item() - worst)
+    return excess
+
+
+def _poisson(x):
+    score = _scores(x).abs() + 0.1
+    n = torch.arange(40, dtype=torch.float64)
+    law = torch.distributions.Poisson(score.unsqueeze(-1)).log_prob(n).exp()
+    shares = torch.stack([_term(score, n) / score.exp() for n in range(40)], dim=-1)
+    return _gap(shares, law)
+
+
+def _kronecker(x):
+    pairs = _scores(x)
+    return max(
+        _gap(features.kronecker_power(x.q, n) @ features.kronecker_power(x.k, n).mT, pairs**n)
+        for n in range(5)
+    )
+
+
+def _mixed_product(x):
+    a, b, c, d = x.q, x.v, x.k, x.v.flip(-2)
+    left = torch.einsum("...i,...j->...ij", a, b).flatten(-2)
+    right = torch.einsum("...i,...j->...ij", c, d).flatten(-2)
+    return _gap((left * right).sum(-1), (a * c).sum(-1) * (b * d).sum(-1))
+
+
+def _multinomial(x):
+    pairs = _scores(x)
+    return max(
+        _gap(features.symmetric_power(x.q, n) @ features.symmetric_power(x.k, n).mT, pairs**n)
+        for n in range(5)
+    )
+
+
+def _factorised(x):
+    elu = kernels.EluPlusOneKernel()
+    query, key = elu.feature_map(x.q), elu.feature_map(x.k)
+    pairwise = _causal_sum(query @ key.mT, x.v)
+    states = torch.einsum("bhtf,bhte->bhtfe", key, x.v).cumsum(2)
+    return _gap(pairwise, torch.einsum("bhtf,bhtfe->bhte", query, states))
+
+
+def _state_step(x):
+    key = kernels.EluPlusOneKernel().feature_map(x.k)
+    _, final = recurrent.recurrent_attention(
+        x.q, x.k, x.v, kernel="elu_plus_one", normalizer="none", scale=1.0
+    )
+    hidden = 0
+    for t in range(SIZES["T"]):
+        hidden = hidden + key[..., t, :, None] * x.v[..., t, None, :]
+    return _gap(final.numerator, hidden)
+
+
+def _linear(x):
+    out, _ = recurrent.recurrent_attention(
+        x.q, x.k, x.v, kernel="identity", normalizer="none", scale=1.0
+    )
+    return _gap(out, _causal_sum(_scores(x), x.v))
+
+
+def _hidden_states(x, order):
+    """H_t^n for every t, (B, H, T, d^n, e)."""
+    powers = features.kronecker_power(x.k, order)
+    return torch.einsum("bhtf,bhte->bhtfe", powers, x.v).cumsum(2)
+
+
+def _read(x, order):
+    powers = features.kronecker_power(x.q, order)
+    hidden = _hidden_states(x, order)
+    return torch.einsum("bhtf,bhtfe->bhte", powers, hidden) / math.factorial(order)
+
+
+def _order_state(x):
+    kernel = kernels.PolynomialKernel(polynomials.taylor(3), packed=False)
+    begin = state.init_state(kernel, 4, 5, batch_shape=(2, 3), scale=1.0, dtype=torch.float64)
+    out = begin
+    for t in range(SIZES["T"]):
+        _, out = recurrent.attention_step(
+            *(tensor[..., t, :] for tensor in (x.q, x.k, x.v)),
+            out,
+            kernel=kernel,
+            normalizer="none",
+            scale=1.0,
+        )
+    slices = features.order_slices(4, kernel.polynomial, packed=False)
+    return max(
+        _gap(out.numerator[..., rows, :], _hidden_states(x, n)[:, :, -1])
+        for n, rows in slices.items()
+    )
+
+
+def _sum_of_rnns(x):
+    order = 4
+    numerator, _ = recurrent.recurrent_attention(
+        x.q, x.k, x.v, kernel=polynomials.taylor(order), normalizer="none", scale=1.0
+    )
+    return _gap(numerator, sum(_read(x, n) for n in range(order + 1)))
+
+
+def _order_readout(x):
+    pure = polynomials.Polynomial((0, 0, 0, 1 / 6))
+    out, _ = recurrent.recurrent_attention(x.q, x.k, x.v, kernel=pure, normalizer="none", scale=1.0)
+    return _gap(out, _read(x, 3))
+
+
+def _order_zero(x):
+    constant = polynomials.taylor(0)
+    out, _ = recurrent.recurrent_attention(
+        x.q, x.k, x.v, kernel=constant, normalizer="none", scale=1.0
+    )
+    return _gap(out, x.v.cumsum(-2))
+
+
+def _denominator(x):
+    ones = SimpleNamespace(q=x.q, k=x.k, v=torch.ones_like(x.v[..., :1]))
+    order = 4
+    _, final = recurrent.recurrent_attention(
+        x.q, x.k, x.v, kernel=polynomials.taylor(order), scale=1.0
+    )
+    query = features.polynomial_features(x.q[..., -1, :], polynomials.taylor(order), "query")
+    from_state = (query * final.denominator).sum(-1)
+    by_order = sum(_read(ones, n)[..., -1, 0] for n in range(order + 1))
+    by_sum = polynomials.taylor(order)(_scores(x)[..., -1, :]).sum(-1)
+    return max(_gap(from_state, by_sum), _gap(by_order, by_sum))
+
+
+def _limit(x):
+    out, _ = parallel.parallel_attention(
+        x.q, x.k, x.v, kernel=polynomials.taylor(30), scale=1.0, return_state=False
+    )
+    return _gap(out, parallel.softmax_attention(x.q, x.k, x.v, scale=1.0))
+
+
+def _homogeneous(x):
+    pure = polynomials.Polynomial((0, 0, 1))
+    short, _ = parallel.parallel_attention(x.q, x.k, x.v, kernel=pure)
+    long, _ = parallel.parallel_attention(3 * x.q, x.k, x.v, kernel=pure)
+    return _gap(short, long)
+
+
+_LIBRARY = "softattn_lib."
+_ROWS = [
+    (
+        "1.1",
+        "softmax attention",
+        r"O_t = \mathrm{softmax}(Q_t K_{1:t}^\top)\, V_{1:t}"
+        r" = \frac{\sum_{s \le t} e^{Q_t K_s^\top} V_s}{\sum_{s \le t} e^{Q_t K_s^\top}}",
+        "parallel.softmax_attention",
+        "01_softmax_attention",
+        _softmax,
+    ),
+    (
+        "1.2",
+        "the denominator by a name of its own",
+        r"G_t = \Big(\sum_{s \le t} e^{Q_t K_s^\top}\Big)^{-1}, \qquad"
+        r" O_t = G_t \sum_{s \le t} e^{Q_t K_s^\top} V_s",
+        "parallel.parallel_attention",
+        "01_softmax_attention",
+        _gate,
+    ),
+    (
+        "2.1",
+        "exp as a series",
+        r"e^{x} = \sum_{n \ge 0} \frac{x^n}{n!}",
+        "polynomials.taylor",
+        "02_exp_as_a_series",
+        _series,
+    ),
+    (
+        "2.2",
+        "what is cut off",
+        r"\Big| e^{x} - \sum_{n \le N} \frac{x^n}{n!} \Big| \le"
+        r" \frac{|x|^{N+1}}{(N+1)!} \max(1, e^{x})",
+        "polynomials.remainder_bound",
+        "02_exp_as_a_series",
+        _remainder,
+    ),
+    (
+        "2.3",
+        "the share of each order is a Poisson law",
+        r"\frac{x^n / n!}{e^{x}} = \mathrm{Poisson}(x)\{n\}, \qquad x > 0",
+        "polynomials.taylor",
+        "02_exp_as_a_series",
+        _poisson,
+    ),
+    (
+        "2.4",
+        "the numerator, expanded",
+        r"O_t = G_t \sum_{s \le t} \sum_{n \ge 0} \frac{1}{n!} (Q_t K_s^\top)^n\, V_s",
+        "parallel.parallel_attention",
+        "02_exp_as_a_series",
+        _expanded,
+    ),
+    (
+        "3.1",
+        "a power of an inner product is an inner product of powers (the paper's equation 7)",
+        r"(q k^\top)^n = \sum_{i=1}^{d^n} \big(q^{\otimes n}\big)_i \big(k^{\otimes n}\big)_i"
+        r" = \langle q^{\otimes n}, k^{\otimes n} \rangle",
+        "features.kronecker_power",
+        "03_powers_of_an_inner_product",
+        _kronecker,
+    ),
+    (
+        "3.2",
+        "the mixed-product rule, the step of its induction",
+        r"\langle a \otimes b,\; c \otimes d \rangle = \langle a, c \rangle \langle b, d \rangle",
+        "features.kronecker_power",
+        "03_powers_of_an_inner_product",
+        _mixed_product,
+    ),
+    (
+        "3.3",
+        "the packed form: each monomial once",
+        r"(q k^\top)^n = \sum_{|\alpha| = n} \binom{n}{\alpha} q^{\alpha} k^{\alpha}",
+        "features.symmetric_power",
+        "03_powers_of_an_inner_product",
+        _multinomial,
+    ),
+    (
+        "4.1",
+        "a similarity that factorises",
+        r"O_t = \sum_{s \le t} \phi(Q_t) \phi(K_s)^\top V_s = \phi(Q_t) H_t, \qquad"
+        r" H_t = \sum_{s \le t} \phi(K_s)^\top V_s",
+        "kernels.EluPlusOneKernel",
+        "04_linear_attention_is_an_rnn",
+        _factorised,
+    ),
+    (
+        "4.2",
+        "its state is recurrent",
+        r"H_t = H_{t-1} + \phi(K_t)^\top V_t",
+        "recurrent.recurrent_attention",
+        "04_linear_attention_is_an_rnn",
+        _state_step,
+    ),
+    (
+        "4.3",
+        "linear attention: the order n = 1",
+        r"O_t^{(\mathrm{linear})} = Q_t \sum_{s \le t} K_s^\top V_s = Q_t H_t",
+        "recurrent.recurrent_attention",
+        "04_linear_attention_is_an_rnn",
+        _linear,
+    ),
+    (
+        "5.1",
+        "the state of order n",
+        r"H_t^{n} = \sum_{s \le t} (K_s^{\otimes n})^\top V_s"
+        r" = H_{t-1}^{n} + (K_t^{\otimes n})^\top V_t",
+        "recurrent.attention_step",
+        "05_softmax_attention_is_a_sum_of_rnns",
+        _order_state,
+    ),
+    (
+        "5.2",
+        "softmax attention is a sum of recurrent networks",
+        r"O_t = G_t \sum_{n \ge 0} \frac{1}{n!}\, Q_t^{\otimes n} H_t^{n}",
+        "recurrent.recurrent_attention",
+        "05_softmax_attention_is_a_sum_of_rnns",
+        _sum_of_rnns,
+    ),
+    (
+        "5.3",
+        "what order n adds to the output",
+        r"O_t^{(n)} = \frac{G_t}{n!}\, Q_t^{\otimes n} H_t^{n}",
+        "recurrent.recurrent_attention",
+        "05_softmax_attention_is_a_sum_of_rnns",
+        _order_readout,
+    ),
+    (
+        "5.4",
+        "order 0: a running sum of values that no query touches",
+        r"H_t^{0} = \sum_{s \le t} V_s",
+        "recurrent.recurrent_attention",
+        "05_softmax_attention_is_a_sum_of_rnns",
+        _order_zero,
+    ),
+    (
+        "5.5",
+        "the denominator is recurrent too: one more column, of ones",
+        r"G_t^{-1} = \sum_{n \ge 0} \frac{1}{n!}\, Q_t^{\otimes n} z_t^{n}, \qquad"
+        r" z_t^{n} = \sum_{s \le t} (K_s^{\otimes n})^\top",
+        "recurrent.recurrent_attention",
+        "05_softmax_attention_is_a_sum_of_rnns",
+        _denominator,
+    ),
+    (
+        "5.6",
+        "softmax is the limit of the orders",
+        r"\lim_{N \to \infty}"
+        r" \frac{\sum_{n \le N} Q_t^{\otimes n} H_t^{n} / n!}"
+        r"{\sum_{n \le N} Q_t^{\otimes n} z_t^{n} / n!}"
+        r" = \mathrm{softmax}(Q_t K_{1:t}^\top) V_{1:t}",
+        "parallel.parallel_attention",
+        "05_softmax_attention_is_a_sum_of_rnns",
+        _limit,
+    ),
+    (
+        "5.7",
+        "a pure power forgets how long the query is; exp does not",
+        r"\frac{\sum_s (c\, Q_t K_s^\top)^n V_s}{\sum_s (c\, Q_t K_s^\top)^n}"
+        r" = \frac{\sum_s (Q_t K_s^\top)^n V_s}{\sum_s (Q_t K_s^\top)^n}",
+        "parallel.parallel_attention",
+        "05_softmax_attention_is_a_sum_of_rnns",
+        _homogeneous,
+    ),
+]
+
+EQUATIONS = {
+    number: Equation(number, title, latex, _LIBRARY + function, notebook, measure)
+    for number, title, latex, function, notebook, measure in _ROWS
+}
