@@ -28,7 +28,7 @@ help: ## list the targets
 
 lab: $(INSTALLED) ## install, fetch the small model, open JupyterLab on the first notebook
 	@$(BIN)/softattn model || true
-	$(BIN)/jupyter-lab notebooks/00_start_here.ipynb $(ARGS)
+	$(BIN)/jupyter-lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(ARGS)
 
 test: $(INSTALLED) ## install, then run every test and every notebook
 	$(BIN)/softattn model

@@ -119,6 +119,9 @@ def test_the_version_to_cite_is_the_version():
 # The Makefile and .ci/run, in a copy of the project whose installation is pretended
 
 
+FIRST_NOTEBOOK = "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb"
+
+
 def script(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -180,7 +183,7 @@ def test_a_new_clone_is_installed_with_the_pins(copy):
 
 def test_a_second_start_installs_nothing_and_opens_the_first_notebook(copy):
     shown = run(copy, "make", "lab", "ARGS=--port=9999 --no-browser")
-    assert "opened notebooks/00_start_here.ipynb --port=9999 --no-browser\n" in shown.stdout
+    assert f"opened {FIRST_NOTEBOOK} --port=9999 --no-browser\n" in shown.stdout
     assert "install" not in shown.stdout
     assert shown.returncode == 0
 
@@ -213,7 +216,7 @@ def test_changed_dependencies_are_installed(copy, changed):
 def test_the_lab_opens_without_the_model(copy):
     script(copy / ".venv/bin/softattn", "echo no network; exit 1")
     shown = run(copy, "make", "lab")
-    assert re.search(r"^no network\n.*\nopened notebooks/00_start_here", shown.stdout)
+    assert re.search(rf"^no network\n.*\nopened {FIRST_NOTEBOOK}", shown.stdout)
     assert shown.returncode == 0
 
 
