@@ -90,24 +90,27 @@ def softmax_attention(q, k, v, *, scale=None, is_causal=True, enable_gqa=False, 
     """
     check_tensors(q, k, v)
     check_shapes(q, k, v, enable_gqa, is_causal)
+    options = {"scale": resolve_scale(scale, q.shape[-1]), "enable_gqa": enable_gqa}
+    same_mask_as_sdpa = not is_causal or q.shape[-2] == k.shape[-2]
+    if key_mask is None and same_mask_as_sdpa and k.shape[-2] > 0:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, **options)
+    visible = _visible_pairs(q, k, is_causal, enable_gqa, key_mask)
+    sees_nothing = ~visible.any(-1, keepdim=True)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | sees_nothing, **options)
+    return out.masked_fill(sees_nothing, 0)
+
+
+def _visible_pairs(q, k, is_causal, enable_gqa, key_mask) -> torch.Tensor:
+    """(..., T_q, T_k): True where a query sees a key."""
     visible = q.new_ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
     if is_causal:
         visible = ~_future(q.shape[-2], k.shape[-2], q.device)
     key_mask = expand("key_mask", key_mask, k.shape[:-1], torch.bool)
-    if key_mask is not None:
-        if enable_gqa:
-            key_mask = key_mask.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-2)
-        visible = visible & key_mask.unsqueeze(-2)
-    sees_nothing = ~visible.any(-1, keepdim=True)
-    out = F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=visible | sees_nothing,
-        scale=resolve_scale(scale, q.shape[-1]),
-        enable_gqa=enable_gqa,
-    )
-    return out.masked_fill(sees_nothing, 0)
+    if key_mask is None:
+        return visible
+    if enable_gqa:
+        key_mask = key_mask.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-2)
+    return visible & key_mask.unsqueeze(-2)
 
 
 def accumulate_parallel(call: Call):
