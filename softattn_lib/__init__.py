@@ -16,6 +16,7 @@ from .features import (
     symmetric_power,
 )
 from .kernels import (
+    ClampedKernel,
     CosineKernel,
     EluPlusOneKernel,
     ExpKernel,
@@ -26,12 +27,14 @@ from .kernels import (
     ReluKernel,
 )
 from .normalizers import (
+    ChainNormalizer,
     L2Normalizer,
     LayerNormalizer,
     NoNormalizer,
     Normalizer,
     RMSNormalizer,
     SumNormalizer,
+    TimesWidthNormalizer,
     VisibleKeysNormalizer,
 )
 from .parallel import parallel_attention, softmax_attention

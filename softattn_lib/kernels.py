@@ -201,6 +201,30 @@ class CosineKernel(FeatureMapKernel):
         return safe_divide(x, torch.linalg.vector_norm(x, dim=-1, keepdim=True))
 
 
+@dataclass(frozen=True)
+class ClampedKernel(Kernel):
+    """min(weight, clamp) of another kernel. No finite state; parallel form only.
+
+    Example:
+        >>> ClampedKernel(ReluKernel(), 5.0).weight(torch.tensor([2.0, 9.0]))
+        tensor([2., 5.])
+    """
+
+    kernel: Kernel
+    clamp: float
+    has_features = False
+
+    @property
+    def is_nonnegative(self) -> bool:
+        return self.kernel.is_nonnegative and self.clamp >= 0
+
+    def scores(self, q, k, scale):
+        return self.kernel.scores(q, k, scale)
+
+    def weight(self, score):
+        return self.kernel.weight(score).clamp(max=self.clamp)
+
+
 KERNELS = {
     "exp": ExpKernel(),
     "identity": IdentityKernel(),

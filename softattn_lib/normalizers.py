@@ -151,6 +151,42 @@ class LayerNormalizer(Normalizer):
         return y.masked_fill(visible == 0, 0)
 
 
+@dataclass(frozen=True)
+class TimesWidthNormalizer(Normalizer):
+    """y times its width e; a step for `ChainNormalizer`."""
+
+    cancels_unit = False
+
+    def __call__(self, numerator, denominator, visible, log_unit):
+        return numerator * numerator.shape[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class ChainNormalizer(Normalizer):
+    """Several normalizers, each on the result of the one before: RMS of the mean, for instance.
+
+    Example:
+        >>> mean_then_norm = ChainNormalizer((VisibleKeysNormalizer(), L2Normalizer()))
+    """
+
+    steps: tuple[Normalizer, ...]
+
+    @property
+    def cancels_unit(self):
+        return any(step.cancels_unit for step in self.steps)
+
+    @property
+    def needs_nonnegative_weights(self):
+        return any(step.needs_nonnegative_weights for step in self.steps)
+
+    def __call__(self, numerator, denominator, visible, log_unit):
+        for step in self.steps:
+            numerator = step(numerator, denominator, visible, log_unit)
+            if step.cancels_unit:
+                log_unit = torch.zeros_like(log_unit)
+        return numerator
+
+
 NORMALIZERS = {
     "sum": SumNormalizer(),
     "visible_keys": VisibleKeysNormalizer(),

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from .call import Call, attention_form
 from .checks import check_shapes, check_tensors, expand
+from .kernels import ExpKernel
 from .state import resolve_scale
 
 
@@ -126,7 +127,7 @@ def _pair_weights(call: Call):
     """Weights of all pairs, (..., G, T_q, T_k), masked and decayed, in units of exp(log_unit)."""
     hidden, log_decay = _hidden_pairs(call), _pair_log_decay(call)
     scores = call.kernel.scores(call.q, call.k.unsqueeze(-3), call.scale).masked_fill(hidden, 0)
-    if call.kernel.has_features:
+    if not isinstance(call.kernel, ExpKernel):
         weights = call.kernel.weight(scores).masked_fill(hidden, 0)
         weights = weights if log_decay is None else weights * log_decay.exp()
         return weights, weights.new_zeros(())
