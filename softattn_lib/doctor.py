@@ -145,5 +145,5 @@ def widgets(packages):
 def small_model():
     problem = find_problem()
     if problem:
-        return Finding("small model", problem, "softattn model")
+        return Finding("small model", problem, f"{sys.executable} -m softattn_lib.cli model")
     return Finding("small model", f"ready, {model_dir()}")
