@@ -26,6 +26,7 @@ from .kernels import (
     PolynomialKernel,
     ReluKernel,
 )
+from .layers import LayerMemory, SoftAttention
 from .normalizers import (
     ChainNormalizer,
     L2Normalizer,
@@ -48,5 +49,13 @@ from .polynomials import (
 )
 from .recurrent import attention_step, recurrent_attention
 from .state import AttentionState, init_state
+from .variants import (
+    VARIANTS,
+    AttentionVariant,
+    VariantUnavailableError,
+    equivalents,
+    variant,
+    with_clamp,
+)
 
 __version__ = "0.1.0"

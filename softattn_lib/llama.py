@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from softattn_lib import small_model
+from softattn_lib.layers import SoftAttention
+from softattn_lib.variants import AttentionVariant, variant
 
 
 def load_small_model(device=None, *, from_hub: bool = False):
@@ -205,3 +207,167 @@ def _check_layers(layers: Iterable[int] | None, num_layers: int) -> set[int]:
     if unknown := sorted(wanted - set(range(num_layers))):
         raise ValueError(f"layers names {unknown}; this model has the layers 0 to {num_layers - 1}")
     return wanted
+
+
+@dataclass(frozen=True)
+class Swap:
+    """What `swap_attention` did.
+
+    Attributes:
+        variant: name of the variant.
+        layers: indices of the layers that now have it.
+        new_parameters: how many learnable numbers came in beside the kept projections.
+        memory: "state" of constant size, or "keys and values".
+        state_size: numbers in the state of one layer for one sequence, None without a state.
+    """
+
+    variant: str
+    layers: tuple[int, ...]
+    new_parameters: int
+    memory: str
+    state_size: int | None
+
+
+def swap_attention(
+    model, variant_name: str | AttentionVariant, layers: Iterable[int] | None = None
+) -> Swap:
+    """Replace the attention of a Llama-family model in place, keeping its weights.
+
+    The projections stay the very same modules; gates, decay and learned norms of the variant come
+    in freshly initialised. `generate` works: variants with a state of affordable size decode from
+    it, through transformers' cache, the others from keys and values. A layer swapped already is
+    swapped again. `restore_attention` puts everything back.
+
+    Args:
+        model: a ``LlamaForCausalLM``, the ``LlamaModel`` inside, or a relative whose attention
+            has only the projections q_proj, k_proj, v_proj, o_proj.
+        variant_name: a name as in `variants.variant`, or an `AttentionVariant`.
+        layers: indices of the layers to swap, None for all.
+
+    Raises:
+        VariantUnavailableError, KeyError: for a variant that cannot be built or is not known.
+        ValueError: a layer the model does not have, or a model of another kind.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> config = LlamaConfig(vocab_size=50, hidden_size=12, intermediate_size=20, head_dim=4,
+    ...     num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2)
+    >>> model = LlamaForCausalLM(config).eval()
+    >>> swap_attention(model, "taylor_2", layers=[1])
+    Swap(variant='taylor_2', layers=(1,), new_parameters=0, memory='state', state_size=150)
+    >>> restore_attention(model)
+    (1,)
+    """
+    chosen = variant(variant_name)
+    decoder = _decoder_layers(model)
+    wanted = sorted(_check_layers(layers, len(decoder)))
+    originals = {index: _original(decoder[index].self_attn) for index in wanted}
+    swapped = {index: _swapped(attention, chosen) for index, attention in originals.items()}
+    for index, attention in swapped.items():
+        decoder[index].self_attn = attention
+    kept = {id(p) for attention in originals.values() for p in attention.parameters()}
+    new = [p for a in swapped.values() for p in a.parameters() if id(p) not in kept]
+    first = next(iter(swapped.values()), None)
+    has_state = first is not None and first.keeps_state
+    size = chosen.state_size(first.head_dim, first.head_dim) if has_state else None
+    return Swap(
+        variant=chosen.name,
+        layers=tuple(wanted),
+        new_parameters=sum(p.numel() for p in new),
+        memory="state" if has_state else "keys and values",
+        state_size=size * first.num_key_heads if has_state else None,
+    )
+
+
+def restore_attention(model) -> tuple[int, ...]:
+    """Undo `swap_attention` and return the indices of the layers that got their own module back."""
+    restored = []
+    for index, layer in enumerate(_decoder_layers(model)):
+        if isinstance(layer.self_attn, _SwappedAttention):
+            layer.self_attn = layer.self_attn.original
+            restored.append(index)
+    return tuple(restored)
+
+
+class _SwappedAttention(SoftAttention):
+    """`SoftAttention` that answers to the calls of a transformers decoder layer."""
+
+    def forward(
+        self,
+        hidden_states,
+        position_embeddings=None,
+        attention_mask=None,
+        cache=None,
+        past_key_values=None,  # the name of `cache` in earlier versions
+        **kwargs,
+    ):
+        from softattn_lib.cache import memory_layer
+
+        cache = past_key_values if cache is None else cache
+        slot = None if cache is None else memory_layer(cache, self.layer_idx)
+        out, memory = super().forward(
+            hidden_states,
+            rotary=position_embeddings,
+            key_mask=_new_key_mask(attention_mask, hidden_states.shape[1]),
+            memory=None if slot is None else slot.memory,
+            remember=slot is not None,
+        )
+        if slot is not None:
+            slot.remember(memory, hidden_states.shape[1])
+        return out, None
+
+    @property
+    def original(self):
+        return self.__dict__["_original"][0]
+
+
+def _swapped(attention, chosen: AttentionVariant) -> _SwappedAttention:
+    _check_attention(attention)
+    weight = attention.q_proj.weight
+    with torch.device("meta"):  # the projections are about to be replaced
+        new = _SwappedAttention(
+            chosen,
+            hidden_size=attention.q_proj.in_features,
+            num_heads=attention.q_proj.out_features // attention.head_dim,
+            num_key_value_heads=attention.k_proj.out_features // attention.head_dim,
+            head_dim=attention.head_dim,
+        )
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        setattr(new, name, getattr(attention, name))
+    new.reset_learnables(weight.device, weight.dtype)
+    new.layer_idx = attention.layer_idx
+    new.__dict__["_original"] = (attention,)  # not a submodule: its weights are counted once
+    return new.train(attention.training)
+
+
+def _check_attention(attention) -> None:
+    lacking = [n for n in ("q_proj", "k_proj", "v_proj", "o_proj") if not hasattr(attention, n)]
+    beyond = [n for n in ("q_norm", "k_norm") if hasattr(attention, n)]
+    if lacking or beyond or not hasattr(attention, "head_dim"):
+        raise ValueError(
+            f"model has {type(attention).__name__} layers, which are not plain Llama attention "
+            f"(lacking {lacking}, beyond it {beyond})"
+        )
+    if getattr(attention, "sliding_window", None):
+        raise ValueError(f"model attends in a sliding window of {attention.sliding_window}")
+    if abs(attention.scaling - attention.head_dim**-0.5) > 1e-9:
+        raise ValueError(f"model scales scores by {attention.scaling} instead of head_dim ** -0.5")
+
+
+def _original(attention):
+    return attention.original if isinstance(attention, _SwappedAttention) else attention
+
+
+def _decoder_layers(model):
+    layers = getattr(model.base_model, "layers", None)
+    if layers is None or not all(hasattr(layer, "self_attn") for layer in layers):
+        raise ValueError(f"model is a {type(model).__name__}; it has no Llama decoder layers")
+    return layers
+
+
+def _new_key_mask(attention_mask: Tensor | None, length: int) -> Tensor | None:
+    """(B, length) bool for the newest tokens, from the mask that transformers hands to a layer."""
+    if attention_mask is None:
+        return None
+    last_row = attention_mask[:, 0, -1] if attention_mask.dim() == 4 else attention_mask
+    visible = last_row if last_row.dtype == torch.bool else last_row >= 0
+    return visible[:, -length:]
