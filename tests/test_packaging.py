@@ -40,7 +40,7 @@ def declared(*extras):
 
 ALL = declared(*PROJECT["optional-dependencies"])
 DISTRIBUTIONS = {"yaml": "pyyaml"}  # where the name that is imported is another
-OURS = {"softattn_lib", "tools"}
+OURS = {"softattn_lib", "tools", "tests"}
 USED_WITHOUT_IMPORT = {
     "jupyterlab": "`make lab` starts it",
     "anywidget": "the live figures of plotly need it",
