@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .llama import CapturedAttention
+from .llama import CapturedAttention, _attention_function
 from .numerics import safe_divide
+from .parallel import parallel_attention
 from .polynomials import taylor
 
 
@@ -167,6 +168,43 @@ def smallest_order(scores: Tensor, tolerance: float, max_order: int) -> Tensor:
     for order in reversed(range(0, max_order + 1, 2)):
         found[misplaced_weight(scores, order).mean(-1) <= tolerance] = order
     return found
+
+
+def next_token_loss(
+    model, token_ids: Tensor, kernel="exp", reference: CapturedAttention | None = None
+) -> float:
+    """The mean loss (in nats) of a model that predicts each next token of a text.
+
+    Args:
+        model: a ``LlamaForCausalLM`` or a relative, causal and without a sliding window.
+        token_ids: (T,) integers, T >= 2.
+        kernel: what stands for exp in all its layers, as in `parallel_attention`.
+        reference: where given, the mean keys to subtract first, as in `center_keys`.
+
+    Raises:
+        ValueError: the model masks more than the future.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> config = LlamaConfig(vocab_size=50, hidden_size=12, intermediate_size=20, head_dim=4,
+        ...     num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2)
+        >>> model, token_ids = LlamaForCausalLM(config).eval(), torch.tensor([7, 3, 9, 1, 4])
+        >>> plain = model(token_ids[None], labels=token_ids[None]).loss.item()
+        >>> abs(next_token_loss(model, token_ids, taylor(20)) - plain) < 1e-4
+        True
+    """
+
+    def attention(module, query, key, value, attention_mask, *, scaling, **kwargs):
+        if attention_mask is not None:
+            raise ValueError("model masks more than the future; a plainly causal one is needed")
+        if reference is not None:
+            key = key - reference.layers[module.layer_idx].key.mean(-2, keepdim=True)
+        options = {"scale": scaling, "enable_gqa": True, "return_state": False}
+        out, _ = parallel_attention(query, key, value, kernel=kernel, **options)
+        return out.transpose(1, 2), None  # (batch, T, heads, e)
+
+    with torch.no_grad(), _attention_function(model, attention):
+        return model(token_ids[None], labels=token_ids[None], use_cache=False).loss.item()
 
 
 def _hidden(scores: Tensor) -> Tensor:

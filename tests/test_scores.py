@@ -4,13 +4,21 @@ import math
 
 import pytest
 import torch
+import transformers
 
 from softattn_lib import parallel_attention, softmax_attention, taylor
-from softattn_lib.llama import CapturedAttention, LayerAttention
+from softattn_lib.llama import (
+    CapturedAttention,
+    LayerAttention,
+    capture_attention,
+    restore_attention,
+    swap_attention,
+)
 from softattn_lib.scores import (
     all_scores,
     center_keys,
     misplaced_weight,
+    next_token_loss,
     order_sizes,
     rank_heads,
     score_range,
@@ -163,3 +171,62 @@ def test_smallest_order_is_the_first_that_is_good_enough(scores):
             ]
             assert found[row, head] == (good[0] if good else math.inf)
     assert found.isinf().any() and found.isfinite().any()
+
+
+IDS = torch.tensor([5, 96, 0, 41, 7, 7, 63])
+
+
+def make(kind="Llama", **settings):
+    """A small model with random weights whose scores are as large as a trained model's."""
+    sizes = {
+        "vocab_size": 97,
+        "hidden_size": 36,
+        "intermediate_size": 23,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "initializer_range": 0.4,
+    }
+    config = getattr(transformers, f"{kind}Config")(**sizes, **settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make()
+
+
+def plain_loss(model):
+    with torch.no_grad():
+        return model(IDS[None], labels=IDS[None]).loss.item()
+
+
+def test_loss_with_exp_is_the_models_own(model):
+    assert next_token_loss(model, IDS) == pytest.approx(plain_loss(model), rel=1e-5)
+
+
+@pytest.mark.parametrize("order", [2, 4])
+def test_loss_with_a_series_is_that_of_the_swapped_model(model, order):
+    own = plain_loss(model)
+    found = next_token_loss(model, IDS, taylor(order))
+    swap_attention(model, f"taylor_{order}")
+    assert found == pytest.approx(plain_loss(model), rel=1e-5)
+    restore_attention(model)
+    assert abs(found - own) > 0.01  # the series changes something
+    assert plain_loss(model) == own  # and the model is as it was
+
+
+def test_centered_keys_change_the_loss_of_a_series_only(model):
+    reference = capture_attention(model, None, IDS.flip(0))
+    own = plain_loss(model)
+    assert next_token_loss(model, IDS, "exp", reference) == pytest.approx(own, rel=1e-4)
+    gap = next_token_loss(model, IDS, taylor(2), reference) - next_token_loss(model, IDS, taylor(2))
+    assert abs(gap) > 0.01
+
+
+def test_loss_refuses_a_model_that_masks_more_than_the_future():
+    with pytest.raises(ValueError, match="masks more than the future"):
+        next_token_loss(make("Mistral", sliding_window=3), IDS)
