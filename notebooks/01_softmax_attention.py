@@ -309,7 +309,7 @@ for T in (1, 32, 1024, 131072):
     print(f"T = {T:6}: cache {cache:10,}, work {work:10,}, state {d * e:,}")
 
 # %% [markdown]
-# They break even at 32 tokens. (The work is $T d$ multiplications for the scores and $T e$ for the sum.) After 131 072 tokens the cache of this one head holds 16.8 million numbers. A bounded state is worth a lot, and the question of the next notebooks is what it takes to get one from softmax.
+# They break even at 32 tokens. (The work is $T d$ multiplications for the scores and $T e$ for the sum.) After 131,072 tokens the cache of this one head holds 16.8 million numbers. A bounded state is worth a lot, and the question of the next notebooks is what it takes to get one from softmax.
 
 # %% [markdown]
 # ## Try it

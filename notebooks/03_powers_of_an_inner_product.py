@@ -110,10 +110,10 @@ print(equations.check("3.2"))
 # $\langle q^{\otimes n}, k^{\otimes n} \rangle = \langle q^{\otimes (n-1)}, k^{\otimes (n-1)} \rangle \, \langle q, k \rangle = (q k^\top)^{n-1} \, q k^\top.$
 
 # %%
-cube = kronecker_power(q, 3)
-step = torch.kron(kronecker_power(q, 2), q)
-print("one factor split off:", torch.equal(cube, step))
-print("27 = 9 * 3:", (cube @ kronecker_power(k, 3)).item(), "=", 3.0**2, "*", (q @ k).item())
+square_q, square_k = kronecker_power(q, 2), kronecker_power(k, 2)
+cube_q, cube_k = torch.kron(square_q, q), torch.kron(square_k, k)
+print("one factor split off:", torch.equal(cube_q, kronecker_power(q, 3)))
+print(f"{cube_q @ cube_k:.0f} = {square_q @ square_k:.0f} * {q @ k:.0f}")
 
 # %% [markdown]
 # ## The same number again and again
@@ -264,13 +264,13 @@ for order in (1, 2, 3, 4):
 #
 # </details>
 #
-# The same by hand. One order more makes $D$ larger by $\binom{d+N}{N} / \binom{d+N-1}{N-1} = (d + N) / N$ times.
+# The same by hand. From order $N - 1$ to $N$ the number of features becomes $\binom{d+N}{N} / \binom{d+N-1}{N-1} = (d + N) / N$ times as large.
 
 # %%
 for order in (1, 2, 3, 4):
     state = math.comb(64 + order, order) * (64 + 1)  # D rows of e + 1 numbers
     larger, break_even = (64 + order) / order, math.ceil(state / 128)
-    print(f"order {order}: {state:10,} numbers, {larger:4.1f} times more, {break_even:7,} tokens")
+    print(f"order {order}: {state:10,} numbers, {larger:4.1f} times the order before, {break_even:7,} tokens")
 print("order for scores up to 5, within 10 %:", polynomials.order_for_tolerance(0.1, 5.0))
 
 # %% [markdown]
