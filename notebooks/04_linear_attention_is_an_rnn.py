@@ -352,7 +352,7 @@ for size in (1.0, 0.1, 0.001):
 # %% [markdown]
 # ## What order 1 cannot hold
 #
-# Take two pasts of two tokens each, all values equal to 1: keys $(1, 1)$ and $(-1, -1)$, or keys $(1, -1)$ and $(-1, 1)$.
+# In [03](03_powers_of_an_inner_product.ipynb) element-wise maps could not make the cross term $k_1 k_2$. Here is what that means for a state. Take two pasts of two tokens each, all values equal to 1: keys $(1, 1)$ and $(-1, -1)$, or keys $(1, -1)$ and $(-1, 1)$.
 #
 # **Predict:** can any query tell them apart with softmax weights? With linear attention?
 
@@ -366,7 +366,7 @@ for name in ("identity", "cosine", "relu", "elu_plus_one"):
     print(f"{name:12} states are equal:", torch.allclose(*states, atol=1e-12))
 
 # %% [markdown]
-# The states of linear attention are *equal*, so no query can separate the two pasts. In one the entries of each key agree, in the other they differ, and a map that works entry by entry cannot hold that (nor can the cosine, which only rescales a key). It takes the product $k_1 k_2$ of two entries: order 2. (That element-wise maps lack the cross terms is, by second-hand accounts, the paper's argument in its section 3.2; the example is ours.)
+# The states of linear attention are *equal*, so no query can separate the two pasts. In one the entries of each key agree, in the other they differ, and a map that works entry by entry cannot hold that (nor can the cosine, which only rescales a key). It takes the product $k_1 k_2$: order 2. (The paper argues so for the higher orders; the example is ours.)
 
 # %%
 products = [(past[:, 0] * past[:, 1]).sum().item() for past in (one_past, another)]
