@@ -186,7 +186,7 @@ figures.bars_figure(
 )
 
 # %% [markdown]
-# **Predict:** "ten orders are enough" is often said. For which of these scores is it so, if we want 99 % of the weight?
+# **Predict:** the scores 1, 3, 4, 5, 10 and 30. For which of them are the orders up to ten enough, if we want 99 % of the weight?
 
 # %%
 for x in (1.0, 3.0, 4.0, 5.0, 10.0, 30.0):
@@ -196,7 +196,7 @@ for x in (1.0, 3.0, 4.0, 5.0, 10.0, 30.0):
     print(f"score {x:4.0f}: 99 % of exp needs orders 0 to {order}")
 
 # %% [markdown]
-# **A common belief: "ten orders approximate any softmax."** They keep 99 % up to a score of about 4. Score 10 needs 18 orders, score 30 needs 43. How large the scores of a trained model are is a question of its own; [06](06_a_real_model.ipynb) measures it.
+# **A common belief: "ten orders approximate any softmax."** They keep 99 % up to a score of about 4. Score 10 needs order 18, score 30 order 43. How large the scores of a trained model are is a question of its own; [06](06_a_real_model.ipynb) measures it.
 #
 # Negative scores ask for more. `order_for_tolerance` gives the smallest even order that keeps *every* weight with $|x| \le R$ within a relative tolerance.
 
