@@ -99,7 +99,7 @@ def taylor(order: int, center: float = 0.0) -> Polynomial:
     Source: the paper's derivation, exp(q . k) = sum_n (q . k)^n / n!, about 0.
 
     Raises:
-        ValueError: if order is not an integer >= 0, or center is not finite.
+        ValueError: if order is not an integer >= 0, or center is not between -700 and 700.
 
     Example:
         >>> taylor(3).coefficients
@@ -108,8 +108,8 @@ def taylor(order: int, center: float = 0.0) -> Polynomial:
         True
     """
     order = _checked_order(order)
-    if not math.isfinite(center):
-        raise ValueError(f"center must be a finite number, got {center}")
+    if not abs(center) <= 700:
+        raise ValueError(f"center must be between -700 and 700, where exp is a float, got {center}")
     c, scale = Fraction(center), math.exp(center)
     tails = [Fraction(1)]  # tails[m] = sum_{j <= m} (-c)^j / j!
     for m in range(1, order + 1):
@@ -153,7 +153,7 @@ def weight_error_bound(order: int, radius: float) -> float:
         n = order + 1 + k
         term = _exp(n * log_radius - log_factorial - math.lgamma(k + 1)) / n
         total += term
-        if math.isinf(total) or (k > radius and term < 1e-17 * total):
+        if math.isinf(total) or (k > radius and term <= 1e-17 * total):
             return total
         k += 1
 
