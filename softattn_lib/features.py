@@ -29,6 +29,7 @@ def kronecker_power(x: torch.Tensor, n: int) -> torch.Tensor:
 
     Raises:
         ValueError: if n is negative or the result has too many entries.
+        TypeError: if x is not floating point.
 
     Source: the paper's equation (7), (q . k)^n = <kronecker_power(q, n), kronecker_power(k, n)>.
 
@@ -36,7 +37,7 @@ def kronecker_power(x: torch.Tensor, n: int) -> torch.Tensor:
         >>> kronecker_power(torch.tensor([2.0, 3.0]), 2)
         tensor([4., 6., 6., 9.])
     """
-    _check_size(_degree(n), x.shape[-1], packed=False)
+    _check(x, _degree(n), packed=False)
     power = torch.ones_like(x[..., :1])
     for _ in range(n):
         power = (power.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
@@ -56,12 +57,13 @@ def symmetric_power(x: torch.Tensor, n: int) -> torch.Tensor:
 
     Raises:
         ValueError: if n is negative or the result has too many entries.
+        TypeError: if x is not floating point.
 
     Example:
         >>> symmetric_power(torch.tensor([2.0, 3.0]), 2)  # 2*2, sqrt(2)*2*3, 3*3
         tensor([4.0000, 8.4853, 9.0000])
     """
-    _check_size(_degree(n), x.shape[-1], packed=True)
+    _check(x, _degree(n), packed=True)
     multiplicity = _multiplicities(x.shape[-1], (n,)).sqrt()
     return _monomials(x, (n,)) * multiplicity.to(x)
 
@@ -86,6 +88,7 @@ def polynomial_features(
 
     Raises:
         ValueError: if side is another word, or D is too large to build.
+        TypeError: if x is not floating point.
 
     Example:
         >>> q, k, p = torch.tensor([1.0, 2.0]), torch.tensor([0.5, -1.0]), Polynomial((1, 1, 0.5))
@@ -98,16 +101,16 @@ def polynomial_features(
     """
     if side not in ("query", "key"):
         raise ValueError(f'side must be "query" or "key", got {side!r}')
-    d, powers = x.shape[-1], polynomial.powers
+    powers = polynomial.powers
     for n in powers:
-        _check_size(n, d, packed)
+        _check(x, n, packed)
     if packed:
         features = _monomials(x, powers)
     else:
         features = torch.cat([kronecker_power(x, n) for n in powers] or [x[..., :0]], dim=-1)
     if side == "key":
         return features
-    return features * _query_factors(d, polynomial, packed).to(x)
+    return features * _query_factors(x.shape[-1], polynomial, packed).to(x)
 
 
 def order_slices(d: int, polynomial: Polynomial, packed: bool = True) -> dict[int, slice]:
@@ -217,7 +220,10 @@ def _degree(n, name: str = "n") -> int:
     return n
 
 
-def _check_size(n: int, d: int, packed: bool) -> None:
+def _check(x: torch.Tensor, n: int, packed: bool) -> None:
+    if not x.is_floating_point():
+        raise TypeError(f"x must be floating point, got {x.dtype}")
+    d = x.shape[-1]
     size = features_of_degree(d, n, packed)
     if size > MAX_FEATURES:
         raise ValueError(
