@@ -1,0 +1,1 @@
+"""Tasks to train the variants on: associative recall and a language model of characters."""

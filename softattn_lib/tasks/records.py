@@ -1,0 +1,102 @@
+"""Results as rows of one tidy table: where they come from, and how they are kept."""
+
+import csv
+import os
+import platform
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+
+import softattn_lib
+
+PACKAGE_FOLDER = Path(softattn_lib.__file__).parent
+
+
+def code_version() -> str:
+    """The last commit that changed the package, with "+changes" if files differ from it.
+
+    Outside a git repository that holds the package, its version.
+
+    >>> code_version() != ""
+    True
+    """
+    commit = _git("log", "-1", "--format=%h", "--", ".")
+    if not commit:
+        return softattn_lib.__version__
+    return commit + ("+changes" if _git("status", "--porcelain", "--", ".") else "")
+
+
+def _git(*arguments) -> str:
+    command = ["git", "-C", PACKAGE_FOLDER, *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:  # no git on this machine
+        return ""
+
+
+def machine(device: torch.device | str = "cpu") -> str:
+    """Processor or accelerator, threads and torch version, for instance to compare seconds.
+
+    >>> machine().endswith(f"torch {torch.__version__}")
+    True
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        worker = torch.cuda.get_device_name(device)
+    else:
+        worker = f"{_processor()}, {torch.get_num_threads()} of {os.cpu_count()} threads"
+        worker += ", mps" if device.type == "mps" else ""
+    return f"{platform.system()}, {worker}, torch {torch.__version__}"
+
+
+def _processor() -> str:
+    try:  # platform.processor() is empty or only "x86_64" on Linux
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(": ")[1] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def label(name: str, settings, default) -> str:
+    """The name of settings, followed by the fields that differ from the default of that name.
+
+    >>> from softattn_lib.tasks.recall import RecallSettings
+    >>> label("recall", RecallSettings(steps=10), RecallSettings())
+    'recall steps=10'
+    """
+    values = {f.name: getattr(settings, f.name) for f in fields(settings)}
+    changed = [f"{k}={v}" for k, v in values.items() if v != getattr(default, k)]
+    return " ".join([name, *changed])
+
+
+def append_row(path: str | Path, row: dict) -> None:
+    """Append one result to a CSV file, which is made, header first, if it is not there.
+
+    Raises:
+        ValueError: the file has other columns.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists() or path.stat().st_size == 0
+    if not is_new and (columns := _columns(path)) != list(row):
+        raise ValueError(f"{path} has the columns {columns}; this result has {list(row)}")
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def read_rows(path: str | Path) -> list[dict[str, str]]:
+    """The results in a CSV file, values as text; none if there is no such file."""
+    if not Path(path).exists():
+        return []
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _columns(path) -> list[str]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return next(csv.reader(file))
