@@ -34,7 +34,7 @@ class Call:
     values: torch.Tensor  # (..., T_k, e+1)
     key_mask: torch.Tensor | None  # (..., T_k) bool
     log_decay: torch.Tensor | None  # (..., T_k)
-    output_gate: torch.Tensor | None  # (..., G, T_q, 1)
+    output_gate: torch.Tensor | None  # (..., T_q, 1), with the heads of q
     kernel: Kernel
     normalizer: Normalizer
     scale: float
@@ -142,15 +142,13 @@ def prepare(
         hidden = ~key_mask.unsqueeze(-1)
         keys, values = keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0)
         log_decay = None if log_decay is None else log_decay.masked_fill(~key_mask, 0)
-    if output_gate is not None:
-        output_gate = output_gate.reshape(*groups, q.shape[-2], 1)
     call = Call(
         q=q.to(dtype).reshape(*groups, *q.shape[-2:]),
         k=keys,
         values=values,
         key_mask=key_mask,
         log_decay=log_decay,
-        output_gate=output_gate,
+        output_gate=None if output_gate is None else output_gate.unsqueeze(-1),
         kernel=kernel,
         normalizer=normalizer,
         scale=resolve_scale(scale, q.shape[-1]),
@@ -179,8 +177,7 @@ def attention_form(accumulate):
         own_options = {p.name: options.pop(p.name) for p in own if p.name in options}
         call = prepare(q, k, v, **options)
         sums, log_unit, final_state = accumulate(call, **own_options)
-        out = _finish(call, sums, log_unit)
-        return out.reshape(*q.shape[:-1], v.shape[-1]).to(q.dtype), final_state
+        return _finish(call, sums, log_unit, q.shape[:-1]).to(q.dtype), final_state
 
     form.__signature__ = signature
     return form
@@ -195,13 +192,16 @@ def _check_names(function: str, options: dict, signature) -> None:
         raise TypeError(f"{function} needs the option 'kernel', for instance kernel=taylor(4)")
 
 
-def _finish(call: Call, sums, log_unit):
-    """Normalizer and output gate on the sums: (..., G, T_q, e+1) -> (..., G, T_q, e)."""
+def _finish(call: Call, sums, log_unit, rows):
+    """Normalizer and output gate on the sums: (..., G, T_q, e+1) -> (*rows, e), heads in a row."""
     _check_finite(call, sums)
+    visible = call.visible_keys().expand(*sums.shape[:-1], 1).reshape(*rows, 1)
+    log_unit = log_unit.reshape(*rows, 1) if log_unit.dim() else log_unit
+    sums = sums.reshape(*rows, sums.shape[-1])
     numerator, denominator = sums[..., :-1], sums[..., -1:]
     if call.output_gate is not None and call.gate_position == "before":
         numerator = numerator * call.output_gate
-    out = call.normalizer(numerator, denominator, call.visible_keys(), log_unit)
+    out = call.normalizer(numerator, denominator, visible, log_unit)
     if call.output_gate is not None and call.gate_position == "after":
         out = out * call.output_gate
     return out

@@ -99,7 +99,7 @@ class L2Normalizer(Normalizer):
         _check_eps(self.eps)
 
     def __call__(self, numerator, denominator, visible, log_unit):
-        y, log_unit = _rescale(numerator, log_unit)
+        y, log_unit = _rescale(numerator, log_unit, self.eps)
         norm = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
         if self.eps:
             norm = torch.maximum(norm, self.eps * (-log_unit).exp())
@@ -123,7 +123,7 @@ class RMSNormalizer(Normalizer):
         _check_eps(self.eps)
 
     def __call__(self, numerator, denominator, visible, log_unit):
-        y, log_unit = _rescale(numerator, log_unit)
+        y, log_unit = _rescale(numerator, log_unit, self.eps**0.5)
         return _apply(_unit_mean_square(y, self.eps, log_unit), self.weight)
 
 
@@ -146,7 +146,7 @@ class LayerNormalizer(Normalizer):
 
     def __call__(self, numerator, denominator, visible, log_unit):
         y, log_unit = _rescale(numerator, log_unit)
-        y, log_unit = _rescale(y - y.mean(-1, keepdim=True), log_unit)
+        y, log_unit = _rescale(y - y.mean(-1, keepdim=True), log_unit, self.eps**0.5)
         y = _apply(_unit_mean_square(y, self.eps, log_unit), self.weight, self.bias)
         return y.masked_fill(visible == 0, 0)
 
@@ -183,7 +183,7 @@ class ChainNormalizer(Normalizer):
         for step in self.steps:
             numerator = step(numerator, denominator, visible, log_unit)
             if step.cancels_unit:
-                log_unit = torch.zeros_like(log_unit)
+                denominator, log_unit = denominator * log_unit.exp(), torch.zeros_like(log_unit)
         return numerator
 
 
@@ -215,9 +215,14 @@ def as_normalizer(normalizer) -> Normalizer:
     )
 
 
-def _rescale(y, log_unit):
-    """y in units of its largest entry, so that its squares neither overflow nor vanish."""
+def _rescale(y, log_unit, at_least=0.0):
+    """y in units of its largest entry, so that its squares neither overflow nor vanish.
+
+    The unit is not smaller than `at_least`, the size under which eps decides.
+    """
     largest = y.detach().abs().amax(-1, keepdim=True)
+    if at_least:
+        largest = torch.maximum(largest, at_least * (-log_unit).exp())
     largest = largest.masked_fill(largest == 0, 1)
     return y / largest, log_unit + largest.log()
 
