@@ -18,7 +18,7 @@ from .checks import check_shapes, check_tensors, expand
 from .kernels import Kernel, as_kernel
 from .normalizers import Normalizer, as_normalizer
 from .numerics import state_dtype
-from .state import AttentionState, require_features, resolve_scale
+from .state import AttentionState, empty_sums, require_features, resolve_scale
 
 
 class SignedWeightsWarning(UserWarning):
@@ -72,8 +72,9 @@ class Call:
         """The sums of the state before the first key, zeros for an empty past."""
         if self.state is not None:
             return self.state.sums
-        num_features = self.kernel.num_features(self.k.shape[-1])
-        return self.values.new_zeros((*self.k.shape[:-2], num_features, self.values.shape[-1]))
+        *batch_shape, _, d = self.k.shape
+        e, like = self.values.shape[-1] - 1, {"dtype": self.k.dtype, "device": self.k.device}
+        return empty_sums(self.kernel, batch_shape, d, e, **like)
 
     def state_with(self, sums: torch.Tensor) -> AttentionState:
         """The state after the last key, with the given sums."""
@@ -134,14 +135,16 @@ def prepare(
     log_decay = expand("log_decay", log_decay, key_shape, dtype)
     key_mask = expand("key_mask", key_mask, key_shape, torch.bool)
 
-    keys, values = k.to(dtype), v.to(dtype)
+    keys, values, ones = k.to(dtype), v.to(dtype), k.new_ones(key_shape, dtype=dtype)
+    if key_mask is not None:  # a masked token leaves no trace: nothing written, nothing decayed
+        keys, values = (x.masked_fill(~key_mask.unsqueeze(-1), 0) for x in (keys, values))
+        input_gate, log_decay = (
+            x if x is None else x.masked_fill(~key_mask, 0) for x in (input_gate, log_decay)
+        )
+        ones = ones * key_mask
     if input_gate is not None:
         values = values * input_gate.unsqueeze(-1)
-    values = torch.cat([values, values.new_ones((*key_shape, 1))], dim=-1)
-    if key_mask is not None:  # a masked token leaves no trace: nothing written, nothing decayed
-        hidden = ~key_mask.unsqueeze(-1)
-        keys, values = keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0)
-        log_decay = None if log_decay is None else log_decay.masked_fill(~key_mask, 0)
+    values = torch.cat([values, ones.unsqueeze(-1)], dim=-1)
     call = Call(
         q=q.to(dtype).reshape(*groups, *q.shape[-2:]),
         k=keys,
@@ -210,7 +213,9 @@ def _finish(call: Call, sums, log_unit, rows):
 def _check_finite(call: Call, sums) -> None:
     if sums.isfinite().all():
         return
-    inputs = (call.q, call.k, call.values)
+    inputs = [call.q, call.k, call.values]
+    if call.log_decay is not None:  # minus infinity is legal there: it forgets everything
+        inputs.append(call.log_decay.clamp(min=0))
     if not all(tensor.isfinite().all() for tensor in inputs):
         return  # what comes out of infinite or undefined inputs is the caller's to see
     raise OverflowError(

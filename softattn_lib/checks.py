@@ -3,15 +3,16 @@
 import torch
 
 
-def check_tensors(q, k, v) -> None:
-    """q, k, v are floating point tensors of at least two axes, of one dtype and device."""
+def check_tensors(q, k, v, is_step: bool = False) -> None:
+    """q, k, v are floating point tensors with a width and a time axis, of one dtype and device."""
+    legal, axes = ("(..., width)", 1) if is_step else ("(..., T, width)", 2)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
         if not tensor.is_floating_point():
             raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
-        if tensor.dim() < 2:
-            raise ValueError(f"{name} must be (..., T, width), got shape {tuple(tensor.shape)}")
+        if tensor.dim() < axes:
+            raise ValueError(f"{name} must be {legal}, got shape {tuple(tensor.shape)}")
         if tensor.dtype != q.dtype or tensor.device != q.device:
             raise ValueError(
                 f"q, k, v must share dtype and device; q has {q.dtype} on {q.device}, "

@@ -92,9 +92,12 @@ def softmax_attention(q, k, v, *, scale=None, is_causal=True, enable_gqa=False, 
     check_tensors(q, k, v)
     check_shapes(q, k, v, enable_gqa, is_causal)
     options = {"scale": resolve_scale(scale, q.shape[-1]), "enable_gqa": enable_gqa}
+    key_mask = expand("key_mask", key_mask, k.shape[:-1], torch.bool)
     same_mask_as_sdpa = not is_causal or q.shape[-2] == k.shape[-2]
     if key_mask is None and same_mask_as_sdpa and k.shape[-2] > 0:
         return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, **options)
+    if key_mask is not None:  # a weight of 0 does not hide a NaN
+        k, v = (x.masked_fill(~key_mask.unsqueeze(-1), 0) for x in (k, v))
     visible = _visible_pairs(q, k, is_causal, enable_gqa, key_mask)
     sees_nothing = ~visible.any(-1, keepdim=True)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | sees_nothing, **options)
@@ -106,7 +109,6 @@ def _visible_pairs(q, k, is_causal, enable_gqa, key_mask) -> torch.Tensor:
     visible = q.new_ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
     if is_causal:
         visible = ~_future(q.shape[-2], k.shape[-2], q.device)
-    key_mask = expand("key_mask", key_mask, k.shape[:-1], torch.bool)
     if key_mask is None:
         return visible
     if enable_gqa:

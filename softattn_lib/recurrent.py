@@ -3,6 +3,7 @@
 import torch
 
 from .call import Call, attention_form
+from .checks import check_tensors
 from .state import require_features
 
 
@@ -90,6 +91,7 @@ def attention_step(q, k, v, state, **options):
     for name in ("is_causal", "initial_state", "return_state"):
         if name in options:
             raise TypeError(f"attention_step has no option {name!r}: only a state")
+    check_tensors(q, k, v, is_step=True)
     for name in ("input_gate", "output_gate", "log_decay", "key_mask"):
         if isinstance(options.get(name), torch.Tensor):
             options[name] = options[name].unsqueeze(-1)

@@ -6,10 +6,12 @@ The column of ones beside the value makes numerator and denominator one state: o
 readout, one decay. The rows of order n are the paper's H_t^n, and their last column its z_t^n.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 
+from .features import check_size
 from .kernels import as_kernel
 from .numerics import state_dtype
 
@@ -76,28 +78,35 @@ def init_state(
         device: as in torch.zeros.
 
     Raises:
-        ValueError: if the kernel has no finite state.
+        ValueError: if the kernel has no finite state, or one too large to build.
 
     Example:
         >>> init_state("relu", d=4, e=3).sums.shape
         torch.Size([4, 4])
     """
     kernel = require_features(as_kernel(kernel), "init_state")
-    shape = (*batch_shape, kernel.num_features(d), e + 1)
     return AttentionState(
-        sums=torch.zeros(shape, dtype=state_dtype(dtype), device=device),
+        sums=empty_sums(kernel, batch_shape, d, e, dtype=state_dtype(dtype), device=device),
         visible=torch.zeros(tuple(batch_shape), dtype=torch.int64, device=device),
         feature_set=kernel.feature_set,
         scale=resolve_scale(scale, d),
     )
 
 
+def empty_sums(kernel, batch_shape, d: int, e: int, *, dtype, device) -> torch.Tensor:
+    """The sums of an empty past, (..., D, e+1) zeros, unless D is too large to build."""
+    num_features = kernel.num_features(d)
+    check_size(num_features, f"kernel {kernel!r} with d={d}")
+    return torch.zeros((*batch_shape, num_features, e + 1), dtype=dtype, device=device)
+
+
 def resolve_scale(scale, d: int) -> float:
     """The scale of the score: d ** -0.5 where None is given."""
     if scale is None:
         return d**-0.5
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or scale != scale:
-        raise ValueError(f"scale must be a number or None (d ** -0.5), got {scale!r}")
+    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    if not is_number or not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number or None (d ** -0.5), got {scale!r}")
     return float(scale)
 
 
