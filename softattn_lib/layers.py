@@ -135,7 +135,8 @@ class SoftAttention(nn.Module):
             self.decay = nn.Linear(hidden_size, self.num_key_heads, **place)
         if chosen.learned_norm:
             self.norm_weight = nn.Parameter(torch.ones(self.head_dim, **place))
-            self.norm_bias = nn.Parameter(torch.zeros(self.head_dim, **place))
+            if any(isinstance(step, LayerNormalizer) for step in _steps(chosen.normalizer)):
+                self.norm_bias = nn.Parameter(torch.zeros(self.head_dim, **place))
 
     def forward(self, x, *, rotary=None, key_mask=None, memory=None, remember=False, form="auto"):
         """Attend.
@@ -308,8 +309,8 @@ def rotate(x, cos, sin):
     return x * cos.unsqueeze(1) + torch.cat([-high, low], dim=-1) * sin.unsqueeze(1)
 
 
-def _norm_over_heads(x):
-    return safe_divide(x, torch.linalg.vector_norm(x, dim=1, keepdim=True))
+def _steps(normalizer):
+    return normalizer.steps if isinstance(normalizer, ChainNormalizer) else (normalizer,)
 
 
 def _append(past, k, v, options):

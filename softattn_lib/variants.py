@@ -122,7 +122,8 @@ class AttentionVariant:
 
 
 def variant(name: str) -> AttentionVariant:
-    """The variant of a name: one of `VARIANTS`, `taylor_N` or `power_N` (N >= 1).
+    """The variant of a name: one of `VARIANTS`, `taylor_N`, `power_N` (N >= 1), or any of exp with
+    its scores clamped, for instance `no_denominator_clamp5`.
 
     Raises:
         KeyError: for another name, listing the legal ones.
@@ -140,7 +141,12 @@ def variant(name: str) -> AttentionVariant:
     if match := re.fullmatch(r"(taylor|power)_(\d+)", name):
         family, order = match[1], int(match[2])
         return (_taylor if family == "taylor" else _power)(name, order)
-    raise KeyError(f"name must be taylor_N, power_N or one of {', '.join(VARIANTS)}; got {name!r}")
+    if match := re.fullmatch(r"(.+)_clamp(\d+(?:\.\d+)?)", name):
+        return with_clamp(match[1], float(match[2]))
+    raise KeyError(
+        f"name must be taylor_N, power_N, one of {', '.join(VARIANTS)}, or one of these with exp "
+        f"and _clamp5 behind it; got {name!r}"
+    )
 
 
 def equivalents(name: str) -> dict[str, str]:
@@ -524,8 +530,11 @@ def with_clamp(name: str, clamp: float) -> AttentionVariant:
     Example:
         >>> with_clamp("gate", 5.0).kernel
         ExpKernel(clamp=5.0)
+        >>> variant("gate_clamp5").name == with_clamp("gate", 5.0).name == "gate_clamp5"
+        True
     """
     base = variant(name)
     if not isinstance(base.kernel, ExpKernel):
         raise ValueError(f"only exp can be clamped; the kernel of {name!r} is {base.kernel!r}")
-    return replace(base, name=f"{base.name}_clamp", kernel=ExpKernel(clamp=clamp))
+    name = f"{base.name}_clamp{clamp:g}"
+    return replace(base, name=name, kernel=ExpKernel(clamp=clamp), number=None)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from softattn_lib.kernels import ExpKernel
 from softattn_lib.layers import FORMS, SoftAttention, rotary_embedding, rotate
 from softattn_lib.variants import (
     EQUALITIES,
@@ -152,7 +153,7 @@ class Row:
         if hasattr(layer, "position_power"):
             self.m = layer.position_power[head].sigmoid()
         if layer.variant.learned_norm:
-            self.p = {"weight": layer.norm_weight, "bias": layer.norm_bias}
+            self.p = {"weight": layer.norm_weight, "bias": getattr(layer, "norm_bias", None)}
 
 
 @quiet
@@ -272,6 +273,9 @@ def test_an_unknown_name_lists_the_legal_ones():
 
 def test_a_clamp_is_for_exp_alone():
     assert with_clamp("gate", 5.0).kernel.clamp == 5.0
+    for clamp in (5.0, 2.5):
+        named = variant(with_clamp("gate", clamp).name)
+        assert (named.kernel, named.normalizer) == (ExpKernel(clamp), VARIANTS["gate"].normalizer)
     with pytest.raises(ValueError, match="linear_relu"):
         with_clamp("linear_relu", 5.0)
 
