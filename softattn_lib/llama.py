@@ -1,4 +1,4 @@
-"""Real models of the Llama family: load the small one, and see what its attention layers compute.
+"""Real models of the Llama family: load the small one, look inside attention, and swap it.
 
 Nothing of a model's code is copied. transformers lets the attention function of a model be chosen
 by name; we register one that looks at queries, keys and values on their way and hands them on.

@@ -1,0 +1,51 @@
+"""The README is true: its examples run, its tables name what there is, its commands exist."""
+
+import ast
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_examples_run():
+    results = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert results.attempted > 5 and results.failed == 0
+
+
+def header_minutes(path):
+    return int(re.search(r"\*\*Minutes:\*\* (\d+)", path.read_text(encoding="utf-8"))[1])
+
+
+def test_the_table_of_notebooks_lists_each_with_its_minutes():
+    listed = re.findall(r"^\| \[(\w+)\]\(notebooks/\1\.ipynb\) \| (\d+) \|", README, re.MULTILINE)
+    there = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
+    assert listed == [(path.stem, str(header_minutes(path))) for path in there]
+
+
+def test_the_table_of_the_library_lists_each_module():
+    listed = set(re.findall(r"^\| `([\w/.]+)` \|", README, re.MULTILINE))
+    library = ROOT / "softattn_lib"
+    modules = {path.name for path in library.glob("[a-z]*.py")}
+    folders = {f"{path.parent.name}/" for path in library.glob("*/__init__.py")}
+    assert listed == modules | folders
+
+
+def test_every_module_says_what_it_is():
+    for path in (ROOT / "softattn_lib").rglob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
+    named = set(re.findall(r"`?make ([a-z]+)", README)) - {"and"}
+    assert named and named <= targets
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
+def test_links_lead_somewhere(link):
+    assert (ROOT / link).exists()
