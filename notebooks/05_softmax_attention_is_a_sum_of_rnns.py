@@ -108,13 +108,15 @@ print(equations.check("5.2"))
 #
 # $$ O_t^{(n)} = \frac{G_t}{n!}\, Q_t^{\otimes n} H_t^{n} \tag{5.3} $$
 #
-# **Predict:** the largest score of the last query is 3. Which orders will matter most?
+# In [02](02_exp_as_a_series.ipynb) you added these rows up from powers of the scores. Now they come out of states, and no score is ever computed. **Predict:** the largest score of the last query is 3. Which orders matter most?
 
 # %% tags=["eq-5-3"]
 added = [gate * read for read in reads]  # 17 rows of (e,)
 for n in range(12):
     so_far = sum(added[: n + 1])  # (e,)
     print(f"order {n:2} adds {added[n].numpy().round(4)}, so far {so_far.numpy().round(4)}")
+by_scores = [gate * (q[3] @ k.T) ** n @ v / math.factorial(n) for n in range(17)]
+print("the same by powers of the scores:", torch.allclose(torch.stack(added), torch.stack(by_scores)))
 print(equations.check("5.3"))
 
 # %% tags=["nbval-ignore-output"]
@@ -131,7 +133,7 @@ figures.bars_figure(
 )
 
 # %% [markdown]
-# For the first entry the orders 2 and 3 are on top, and both sides fall off. That is the Poisson law of [02](02_exp_as_a_series.ipynb): for a score $x > 0$ the share of order $n$ in $e^x$ peaks near $n = x$.
+# For the first entry the orders 2 and 3 are on top, and both sides fall off. That is the Poisson law of 02: for a score $x > 0$ the share of order $n$ in $e^x$ peaks near $n = x$.
 #
 # Linear attention, order 1 alone, is one pair of bars in this picture. **Say why** every sum so far is smaller than the output it is heading for.
 #
@@ -220,9 +222,38 @@ for order in (0, 1, 2, 3, 4, 6, 8, 10, 12):
 print("softmax: ", exact.numpy().round(4))
 print(equations.check("5.6"))
 
-
 # %% [markdown]
 # By order 12 the first four decimals are those of softmax. But order 2 is a little *worse* than order 1. Every order changes the weights of all keys, and only in the limit must they be right.
+
+# %% [markdown]
+# ## Watch it run
+#
+# All of it in one picture. Above, from left to right: the key's powers, what they write together with $[V_t, 1]$, the state, and the query's powers, $1/n!$ included. Below: what each order reads, and how far the output is from softmax. (The picture keeps all $d^n$ rows, as the paper writes them.)
+#
+# **Before you play:** at which token do the rows $k_1 k_2$ and $k_2 k_1$ of the state get their first entries, and why not earlier?
+
+# %% tags=["nbval-ignore-output"]
+from softattn_lib.widgets import recurrence_stepper
+
+widget = recurrence_stepper.mount()
+widget
+
+# %%
+row = widget.figure.layout.yaxis3.ticktext.index("k₁k₂")
+for token in (1, 2, 3, 4):
+    widget.token.value = token
+    state, distances = widget.figure.data[2].z, widget.figure.data[7].y  # the state; order 2
+    print(f"after token {token}: row k₁k₂ {state[row]}, order 2 is {distances[-1]:.4f} from softmax")
+
+
+# %% [markdown]
+# **Finish the sentence:** "Two keys of the toy write nothing into the row $k_1 k_2$, because ..., and with a further token the state becomes ... larger."
+#
+# <details><summary>One way to finish it</summary>
+#
+# "... because one of their two entries is 0, and with a further token the state becomes not at all larger." After the last token it has the rows that it had after the first.
+#
+# </details>
 #
 # ## Where the series is bad
 #
@@ -240,6 +271,7 @@ print("order      Q_4     -Q_4   -3 Q_4")
 for order in range(13):
     print(f"{order:5}" + "".join(f"{distance(c * q[3], order):9.4f}" for c in (1, -1, -3)))
 print("order 40 below 1e-9:", [distance(c * q[3], 40) < 1e-9 for c in (1, -1, -3)])
+print("softmax for -3 Q_4:", (torch.softmax(-3 * q[3] @ k.T, -1) @ v).numpy().round(3))
 
 # %% [markdown]
 # Three things to see.
@@ -273,13 +305,13 @@ for order in (1, 2, 3, 4):
 print("exp    ", scores.exp().numpy().round(3))
 
 # %% [markdown]
-# How many orders does it take? That depends on the size of the scores. `order_for_tolerance` gives the smallest even order at which no weight is off by more than 1 %, for all scores up to a radius. **A common belief: "ten orders approximate any softmax."** By this measure ten are enough up to 2, and not up to 3.
-
-# %%
-from softattn_lib import order_for_tolerance
-
-for radius in (1, 2, 3, 5, 10):
-    print(f"|score| up to {radius:2}: order {order_for_tolerance(0.01, radius)}")
+# How many orders are enough depends on the size of the scores, then; the table in [02](02_exp_as_a_series.ipynb) says how many for which size. **Say why** order 0 alone comes so close for $-3 Q_4$, closer than order 10.
+#
+# <details><summary>One answer</summary>
+#
+# By luck. Order 0 gives the plain mean of the values, and for this query softmax gives nearly the second value, $(0, 1)$, which is not far from that mean, $(0.5, 0.75)$. Being close at a low order proves nothing about the orders above it.
+#
+# </details>
 
 # %% [markdown]
 # ## Why not one power alone?
@@ -327,8 +359,7 @@ options = {"kernel": kernel, "scale": 1.0}
 _, past = parallel_attention(q[:1], k[:1], v[:1], **options)
 _, past = chunked_attention(q[1:3], k[1:3], v[1:3], **options, initial_state=past, chunk_size=1)
 last, past = attention_step(q[3], k[3], v[3], past, **options)
-print("same output:", torch.allclose(last, out))
-print("same state: ", torch.allclose(past.sums, state.sums))
+print("same output, same state:", torch.allclose(last, out), torch.allclose(past.sums, state.sums))
 
 # %% [markdown]
 # Now every cut of a longer sequence, with sizes that all differ, and against softmax itself. With scores below 4 in size, order 26 is softmax to nine digits.
@@ -368,9 +399,9 @@ for name in ("parallel", "softmax"):
 # %% [markdown]
 # ## The price
 #
-# **A common belief: "RNN form means small state."** Count the rows of the state, `num_features(d, order)`, packed as the library stores them (each row is $e + 1$ numbers).
+# Each order wants a larger state. Count the rows, `num_features(d, order)`, packed as the library stores them; each row is $e + 1$ numbers.
 #
-# **Predict:** on the toy, is the state of order 4 smaller or larger than the 16 numbers of the KV cache? And a head of width 64?
+# **Predict:** on the toy, is the state of order 4 smaller or larger than the 16 numbers of the KV cache?
 
 # %%
 from softattn_lib import num_features
@@ -380,16 +411,8 @@ for order in (0, 1, 2, 3, 4, 10):
     print(f"{order:5} {num_features(2, order):18,} {num_features(64, order):18,}")
 
 # %% [markdown]
-# On the toy order 4 has 15 rows of 3 numbers, 45 in all: far more than the cache. At width 64 order 1 is cheap, order 2 has 2145 rows, and order 10 has more than $10^{11}$. The exact sum has infinitely many. Against a cache of $2 t d$ numbers, the state pays off from this token on:
-
-# %%
-d = e = 64
-for order in (1, 2, 3):
-    state_size = num_features(d, order) * (e + 1)
-    first = state_size // (d + e) + 1
-    print(f"order {order}: {state_size:9,} numbers, less than the cache from token {first:,} on")
-
-# %% [markdown]
+# On the toy order 4 has 15 rows of 3 numbers, 45 in all: far more than the cache. At width 64, order 1 is cheap, order 2 has 2,145 rows, and order 10 more than $10^{11}$. The exact sum has infinitely many. ([03](03_powers_of_an_inner_product.ipynb) says from how many tokens on each order pays.)
+#
 # So the sum of RNNs is a way to *understand* softmax attention, and low orders are a way to compute something near it. It is not a cheap way to compute softmax itself.
 #
 # ## Is softmax attention a finite-state RNN?
