@@ -1,6 +1,7 @@
 """The command `softattn`: thin wrappers around the library."""
 
 import argparse
+import functools
 import sys
 
 
@@ -17,7 +18,7 @@ def main(arguments=None):
 
 def parser():
     root = argparse.ArgumentParser(prog="softattn", description="Attention as a sum of RNNs.")
-    commands = root.add_subparsers(required=True, metavar="command")
+    commands = root.add_subparsers(required=True, metavar="command", dest="command")
 
     doctor = commands.add_parser("doctor", help="say what is wrong here and how to mend it")
     doctor.set_defaults(run=run_doctor)
@@ -29,7 +30,38 @@ def parser():
         help="take other weights, from the Hugging Face hub: outputs differ from those stored",
     )
     model.set_defaults(run=run_model)
+
+    recall = commands.add_parser("recall", help="train one layer to look up values, in seconds")
+    recall.add_argument("--variant", nargs="+", default=["softmax", "taylor_2", "linear_relu"])
+    recall.add_argument("--seeds", nargs="+", type=int, default=[0])
+    recall.add_argument("--results", help="CSV file that a row for each run is appended to")
+    _add_settings(recall)
+    recall.set_defaults(run=run_recall)
+
+    train = commands.add_parser("train", help="train a language model with one variant")
+    train.add_argument("--variant", default="softmax")
+    train.add_argument("--preset", default="mini", help="mini, small, paper-300m or paper-2b")
+    train.add_argument("--seed", type=int, default=0)
+    source = train.add_mutually_exclusive_group()
+    source.add_argument("--text", help="file to train on, instead of the text of the package")
+    source.add_argument("--dataset", help="Hugging Face data set to train on: a name or a folder")
+    train.add_argument("--column", default="text", help="column of the data set")
+    train.add_argument("--folder", help="of the run; default runs/VARIANT-PRESET-seedSEED")
+    train.add_argument("--results", default="runs/results.csv", help="default runs/results.csv")
+    train.add_argument("--cpu", action="store_true", help="even where there is an accelerator")
+    _add_settings(train)
+    train.set_defaults(run=run_train)
+
+    sweep = commands.add_parser("sweep", help="run variants times seeds from a YAML file")
+    sweep.add_argument("file")
+    sweep.set_defaults(run=run_sweep)
     return root
+
+
+def _add_settings(command):
+    command.add_argument(
+        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="other settings, steps=100"
+    )
 
 
 def run_doctor(options):
@@ -48,6 +80,76 @@ def run_model(options):
     except small_model.SmallModelError as error:
         print(f"softattn model: {error}", file=sys.stderr)
         return 1
+    return 0
+
+
+def one_line_errors(run):
+    """What was asked for does not fit: one line and status 1, without a traceback."""
+    expected = (ValueError, KeyError, NotImplementedError, ImportError, OSError)
+
+    @functools.wraps(run)
+    def run_or_explain(options):
+        try:
+            return run(options)
+        except expected as error:
+            message = error.args[0] if isinstance(error, KeyError) else error
+            print(f"softattn {options.command}: {message}", file=sys.stderr)
+            return 1
+
+    return run_or_explain
+
+
+@one_line_errors
+def run_recall(options):
+    from softattn_lib.tasks.recall import recall
+    from softattn_lib.tasks.records import append_row
+    from softattn_lib.tasks.settings import parse_changes
+
+    for name in options.variant:
+        for seed in options.seeds:
+            result = recall(name, seed=seed, **parse_changes(options.set))
+            if options.results:
+                append_row(options.results, result.row())
+            print(
+                f"{result.variant:<24}seed {seed}  accuracy {result.accuracy:.3f}  "
+                f"loss {result.loss:.3f}  {result.seconds:.1f} s"
+            )
+    return 0
+
+
+@one_line_errors
+def run_train(options):
+    from accelerate import PartialState
+
+    from softattn_lib.tasks.settings import parse_changes
+    from softattn_lib.tasks.text import load_table
+    from softattn_lib.tasks.training import train
+
+    name = f"{options.variant}-{options.preset}-seed{options.seed}"
+    result = train(
+        options.variant,
+        options.preset,
+        text=load_table(options.dataset) if options.dataset else options.text,
+        column=options.column,
+        seed=options.seed,
+        folder=options.folder or f"runs/{name}",
+        results=options.results,
+        cpu=options.cpu,
+        show_progress=True,
+        **parse_changes(options.set),
+    )
+    PartialState().print(  # once, however many processes there are
+        f"{result.variant}  {result.preset_name}  seed {result.seed}  held-out loss "
+        f"{result.held_out_loss:.4f} nats per token  {result.history.seconds:.1f} s"
+    )
+    return 0
+
+
+@one_line_errors
+def run_sweep(options):
+    from softattn_lib.tasks.sweep import sweep
+
+    sweep(options.file, report=print)
     return 0
 
 

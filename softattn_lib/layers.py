@@ -162,7 +162,7 @@ class SoftAttention(nn.Module):
 
         input_gate = self._input_gate(x, position)
         if input_gate is not None:
-            v = v * input_gate.unsqueeze(-1)
+            v = (v * input_gate.unsqueeze(-1)).to(v.dtype)
         output_gate, gate_sum = self._output_gate(x, position, visible, past)
         log_decay, last_decay = self._log_decay(x, past)
         kept = replace(past, visible=position[:, 0, -1], gate_sum=gate_sum, last_decay=last_decay)
@@ -235,18 +235,22 @@ class SoftAttention(nn.Module):
     def _attend(self, q, k, v, past, kept, remember, form, **options):
         """(B, H, T, e) and the memory after these tokens."""
         options["enable_gqa"] = self.num_heads != self.num_key_heads
+        # Mixed precision would take the products inside to bfloat16, sums of states included.
+        in_full_precision = torch.autocast(q.device.type, enabled=False)
         if self.keeps_state:
-            out, state = self._form(form, q.shape[-2])(
-                q, k, v, initial_state=past.state, return_state=remember, **options,
-                **self._core(),
-            )  # fmt: skip
+            with in_full_precision:
+                out, state = self._form(form, q.shape[-2])(
+                    q, k, v, initial_state=past.state, return_state=remember, **options,
+                    **self._core(),
+                )  # fmt: skip
             return out, replace(kept, state=state)
         k, v, options = _append(past, k, v, options)
         kept = replace(kept, k=k, v=v, **{n: options[n] for n in ("key_mask", "log_decay")})
         if self._is_plain_softmax:
             names = ("enable_gqa", "key_mask")
             return softmax_attention(q, k, v, **{n: options[n] for n in names}), kept
-        out, _ = parallel_attention(q, k, v, return_state=False, **options, **self._core())
+        with in_full_precision:
+            out, _ = parallel_attention(q, k, v, return_state=False, **options, **self._core())
         return out, kept
 
     @property
@@ -304,9 +308,10 @@ def rotary_embedding(length, head_dim, base, start=0, like=None):
 
 
 def rotate(x, cos, sin):
-    """Rotate x (B, H, T, d) by cos, sin (B or 1, T, d)."""
+    """Rotate x (B, H, T, d) by cos, sin (B or 1, T, d), which may be of a longer dtype."""
     low, high = x.chunk(2, dim=-1)
-    return x * cos.unsqueeze(1) + torch.cat([-high, low], dim=-1) * sin.unsqueeze(1)
+    turned = x * cos.unsqueeze(1) + torch.cat([-high, low], dim=-1) * sin.unsqueeze(1)
+    return turned.to(x.dtype)
 
 
 def _steps(normalizer):

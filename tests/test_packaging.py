@@ -45,7 +45,6 @@ USED_WITHOUT_IMPORT = {
     "jupyterlab": "`make lab` starts it",
     "anywidget": "the live figures of plotly need it",
     "gguf": "transformers reads the file of the small model with it",
-    "accelerate": "transformers needs it for such a file",
     "safetensors": "the small model is stored in its format",
     "nbval": "plugin of pytest",
     "ruff": "`make lint` runs it",
@@ -71,7 +70,7 @@ def files(*folders):
 
 def test_what_is_imported_is_declared():
     learner = [*files("softattn_lib"), *(ROOT / "notebooks").glob("[0-9]*.py")]
-    assert imported(learner) <= declared("lab").keys()
+    assert imported(learner) <= declared("lab", "data").keys()
     assert imported(files("softattn_lib", "notebooks", "tools", "tests")) <= ALL.keys()
 
 

@@ -111,9 +111,9 @@ def test_progress_is_reported_step_by_step():
     ("settings", "named"),
     [
         ({"pairs": 6, "symbols": 5}, "pairs is 6; there are only 5 symbols"),
-        ({"steps": 0}, "steps must be int > 0, got 0"),
-        ({"batch_size": 2.5}, "batch_size must be int > 0, got 2.5"),
-        ({"learning_rate": -1.0}, "learning_rate must be float > 0"),
+        ({"steps": 0}, "steps must be a whole number >= 1, got 0"),
+        ({"batch_size": 2.5}, "batch_size must be a whole number >= 1, got 2.5"),
+        ({"learning_rate": -1.0}, "learning_rate must be a number >= 0, got -1.0"),
     ],
 )
 def test_illegal_settings_are_named(settings, named):

@@ -293,3 +293,28 @@ def test_a_layer_has_the_llama_names_and_nothing_more():
         "q_proj.weight",
         "v_proj.weight",
     ]
+
+
+@quiet
+@pytest.mark.parametrize("name", BUILDABLE)
+def test_every_variant_runs_in_mixed_precision(name):
+    layer, x = make_layer(name).float(), inputs().float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, memory = layer(x, remember=True)
+        next_out, _ = layer(x[:, -1:], memory=memory, remember=True)
+    assert out.dtype == next_out.dtype == torch.bfloat16
+    assert out.isfinite().all() and next_out.isfinite().all()
+    assert memory.state is None or memory.state.sums.dtype == torch.float32
+
+
+@quiet
+@pytest.mark.parametrize("name", ["l2", "no_denominator", "linear_relu", "taylor_3", "power_2"])
+def test_mixed_precision_keeps_the_sums_in_float32(name):
+    layer, x = make_layer(name, key_heads=HEADS).float(), inputs().float()
+    layer.o_proj = torch.nn.Identity()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, _ = layer(x, form="parallel")
+        q, k, v = layer._heads(x, None, None)
+    assert q.dtype == k.dtype == v.dtype == torch.bfloat16
+    expected, _ = FORMS["parallel"](q.float(), k.float(), v.float(), **layer._core())
+    assert torch.equal(out, expected.transpose(1, 2).flatten(2).bfloat16())

@@ -8,14 +8,15 @@ positions and a linear read-out: whatever the accuracy shows, the attention made
 
 import math
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from softattn_lib.layers import SoftAttention
-from softattn_lib.tasks.records import code_version, label, machine
+from softattn_lib.tasks.records import code_version, machine
+from softattn_lib.tasks.settings import changed, check, label
 from softattn_lib.variants import AttentionVariant, variant
 
 TEST_BATCHES = 16
@@ -38,7 +39,7 @@ class RecallSettings:
         clip_norm: the gradient is clipped at this norm.
 
     Raises:
-        ValueError: more pairs than symbols, or a number below 1.
+        ValueError: a number that is not legal, or more pairs than symbols.
     """
 
     pairs: int = 16
@@ -52,10 +53,7 @@ class RecallSettings:
     clip_norm: float = 1.0
 
     def __post_init__(self):
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not value > 0 or (field.type is int and value != int(value)):
-                raise ValueError(f"{field.name} must be {field.type.__name__} > 0, got {value}")
+        check(self)
         if self.pairs > self.symbols:
             raise ValueError(f"pairs is {self.pairs}; there are only {self.symbols} symbols")
 
@@ -154,13 +152,13 @@ def recall(
 
     Raises:
         KeyError, VariantUnavailableError: an unknown variant, or one that cannot be built.
-        TypeError, ValueError: settings that do not exist, or of illegal value.
+        ValueError: settings that do not exist, or of illegal value.
 
     >>> result = recall("softmax", pairs=2, symbols=4, steps=5)
     >>> len(result.losses), 0 <= result.accuracy <= 1
     (5, True)
     """
-    settings, start = RecallSettings(**settings), time.perf_counter()
+    settings, start = changed(RecallSettings(), settings), time.perf_counter()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = RecallModel(variant_name, settings)

@@ -4,7 +4,6 @@ import csv
 import os
 import platform
 import subprocess
-from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -57,18 +56,6 @@ def _processor() -> str:
         return next(line.split(": ")[1] for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def label(name: str, settings, default) -> str:
-    """The name of settings, followed by the fields that differ from the default of that name.
-
-    >>> from softattn_lib.tasks.recall import RecallSettings
-    >>> label("recall", RecallSettings(steps=10), RecallSettings())
-    'recall steps=10'
-    """
-    values = {f.name: getattr(settings, f.name) for f in fields(settings)}
-    changed = [f"{k}={v}" for k, v in values.items() if v != getattr(default, k)]
-    return " ".join([name, *changed])
 
 
 def append_row(path: str | Path, row: dict) -> None:
