@@ -7,6 +7,7 @@ the size of values and output. A weight that is itself a sum of cancelling featu
 `tests/oracle.py` is the same formula once more, as plain loops.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -253,7 +254,7 @@ class Layer(RMS):
         self.normalizer = LayerNormalizer(*tensors, eps)
 
     def divisor(self, y):
-        return (y.var(-1, unbiased=False, keepdim=True) + self.eps).sqrt()
+        return super().divisor(y - y.mean(-1, keepdim=True))
 
     def formula(self, numerator, denominator, count):
         bias = numerator.new_tensor([0.0] if self.bias is None else self.bias)
@@ -313,3 +314,46 @@ def largest_ratios(errors, slack):
     errors = errors.detach().abs().double()
     ratios = torch.where(errors == 0, 0.0, errors / slack).nan_to_num(nan=math.inf)
     return [ratio.max().item() if ratio.numel() else 0.0 for ratio in ratios]
+
+
+SCALE = 0.45  # of no default
+# For `compare`: gates, decay, key mask, causal, query heads per key head
+SETTINGS = list(itertools.product((None, "after", "before"), (0, 1), (0, 1), (True, False), (1, 2)))
+WORST = {}  # (form, dtype): the largest error of all comparisons so far, in units of the slack
+
+
+def compare(kernel_name, settings, dtype, device, forms=FORMS):
+    """Every form against the reference, and against each other, under every normalizer."""
+    kernel, weight = KERNELS.get(kernel_name, EXP)
+    for seed, (gate, decay, mask, is_causal, groups) in settings:
+        q, k, v, generator = inputs(dtype, device, seed=seed, groups=groups)
+        options = gates(generator, q, k, gate=gate, decay=decay, mask=mask)
+        options.update(scale=SCALE, is_causal=is_causal, enable_gqa=groups > 1)
+        sums = Sums(q, k, v, weight=weight, **options)
+        for name, divide in NORMALIZERS.items():
+            options.update(kernel=kernel, normalizer=divide.normalizer)
+            outs, states = zip(*(form(q, k, v, **options) for form in forms.values()), strict=True)
+            assert {out.dtype for out in outs} == {dtype}
+            expected, slack = sums.over(divide)
+            case = (name, gate, decay, mask, is_causal, groups)
+            assert_close(torch.stack(outs), expected, slack, dtype, forms, case)
+        if len(forms) > 1:
+            assert_same_states(states, dtype)
+
+
+def assert_close(outs, expected, slack, dtype, forms, case=()):
+    """outs (forms, ...): each is the reference, and no two lie further apart."""
+    for form, error in zip(forms, largest_ratios(outs - expected, slack), strict=True):
+        assert error <= TOLERANCE[dtype], (form, error, *case)
+        WORST[form, dtype] = max(WORST.get((form, dtype), 0.0), error)
+    spread = largest_ratios((outs.amax(0) - outs.amin(0)).unsqueeze(0), slack)
+    assert spread[0] <= TOLERANCE[dtype], ("between forms", spread, *case)
+
+
+def assert_same_states(states, dtype):
+    sums = torch.stack([state.sums for state in states])
+    size = 1 + sums.abs().amax((0, -1), keepdim=True)
+    assert (sums.amax(0) - sums.amin(0) <= TOLERANCE[dtype] * size).all()
+    for state in states[1:]:
+        assert torch.equal(state.visible, states[0].visible)
+        assert (state.feature_set, state.scale) == (states[0].feature_set, states[0].scale)

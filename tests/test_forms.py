@@ -23,57 +23,20 @@ from tests.reference import (
     FORMS,
     KERNELS,
     NORMALIZERS,
+    SCALE,
+    SETTINGS,
     SIZES,
     TOLERANCE,
+    WORST,
     Sums,
+    assert_close,
+    assert_same_states,
+    compare,
     gates,
     inputs,
-    largest_ratios,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::softattn_lib.SignedWeightsWarning")
-
-SCALE = 0.45  # of no default
-# gates, decay, key mask, causal, query heads per key head
-SETTINGS = list(itertools.product((None, "after", "before"), (0, 1), (0, 1), (True, False), (1, 2)))
-WORST = {}
-
-
-def compare(kernel_name, settings, dtype, device, forms=FORMS):
-    """Every form against the reference, and against each other, under every normalizer."""
-    kernel, weight = KERNELS.get(kernel_name, EXP)
-    for seed, (gate, decay, mask, is_causal, groups) in settings:
-        q, k, v, generator = inputs(dtype, device, seed=seed, groups=groups)
-        options = gates(generator, q, k, gate=gate, decay=decay, mask=mask)
-        options.update(scale=SCALE, is_causal=is_causal, enable_gqa=groups > 1)
-        sums = Sums(q, k, v, weight=weight, **options)
-        for name, divide in NORMALIZERS.items():
-            options.update(kernel=kernel, normalizer=divide.normalizer)
-            outs, states = zip(*(form(q, k, v, **options) for form in forms.values()), strict=True)
-            assert {out.dtype for out in outs} == {dtype}
-            expected, slack = sums.over(divide)
-            case = (name, gate, decay, mask, is_causal, groups)
-            assert_close(torch.stack(outs), expected, slack, dtype, forms, case)
-        if len(forms) > 1:
-            assert_same_states(states, dtype)
-
-
-def assert_close(outs, expected, slack, dtype, forms, case=()):
-    """outs (forms, ...): each is the reference, and no two lie further apart."""
-    for form, error in zip(forms, largest_ratios(outs - expected, slack), strict=True):
-        assert error <= TOLERANCE[dtype], (form, error, *case)
-        WORST[form, dtype] = max(WORST.get((form, dtype), 0.0), error)
-    spread = largest_ratios((outs.amax(0) - outs.amin(0)).unsqueeze(0), slack)
-    assert spread[0] <= TOLERANCE[dtype], ("between forms", spread, *case)
-
-
-def assert_same_states(states, dtype):
-    sums = torch.stack([state.sums for state in states])
-    size = 1 + sums.abs().amax((0, -1), keepdim=True)
-    assert (sums.amax(0) - sums.amin(0) <= TOLERANCE[dtype] * size).all()
-    for state in states[1:]:
-        assert torch.equal(state.visible, states[0].visible)
-        assert (state.feature_set, state.scale) == (states[0].feature_set, states[0].scale)
 
 
 @pytest.mark.parametrize("device", DEVICES)

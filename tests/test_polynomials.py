@@ -122,6 +122,20 @@ def test_even_orders_are_positive_and_odd_ones_are_not():
         assert taylor(order).is_positive == taylor(order).is_nonnegative == (order % 2 == 0)
 
 
+@pytest.mark.parametrize("spread", [1, 2, 4])
+def test_the_minimum_keeps_denominators_away_from_zero(spread):
+    """Of even orders they are at least t times the minimum: no eps, no clamp. Odd ones have none."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 8, 64, 16, generator=generator, dtype=torch.float64)
+    ones, count = torch.ones(8, 64, 1).double(), torch.arange(1, 65).double().unsqueeze(-1)
+    options = {"normalizer": "none", "return_state": False}
+    for order in (2, 4, 6, 8):
+        total, _ = parallel_attention(spread * q, k, ones, kernel=taylor(order), **options)
+        assert (total / count >= taylor(order).minimum_on(1e3)).all()
+    total, _ = parallel_attention(spread * q, k, ones, kernel=taylor(3), **options)
+    assert spread == 1 or (total <= 0).any()
+
+
 @pytest.mark.parametrize(
     ("coefficients", "positive", "nonnegative"),
     [
