@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from softattn_lib import doctor, equations, figures, polynomials, softmax_attention, taylor, toy
+from softattn_lib.widgets import approximation_error
 
 doctor.check()
 torch.set_default_dtype(torch.float64)
@@ -146,7 +147,7 @@ print(equations.check("2.2"))
 # %%
 for x in (3.0, -3.0):
     exact, kept = math.exp(x), taylor(4)(x)
-    print(f"exp({x:+.0f}) = {exact:7.4f}, order 4 gives {kept:7.4f}, that times {kept / exact:5.2f}")
+    print(f"exp({x:+.0f}) = {exact:7.4f}, order 4: {kept:7.4f}, that times {kept / exact:5.2f}")
 worst = polynomials.weight_error_bound(4, 3.0)
 print(f"library, worst |order 4 / exp - 1| of |x| <= 3: {worst:.2f}")
 
@@ -269,6 +270,38 @@ print(f"exp(-12) = {math.exp(-12):.7f}, float32 sum {summed(-12.0, torch.float32
 # The sum at $-12$ is negative. Cancellation is not truncation: the series is right, the arithmetic is too coarse. In float64, $-8$ is fine. Positive scores never cancel, so they sum well in float32 too.
 #
 # An honest way out for a single number is $e^{-8} = 1 / e^{8}$. It is closed to us: a reciprocal is no polynomial of the score, and polynomials are what 03 can untie.
+
+# %% [markdown]
+# ## All of it in one picture
+#
+# Three controls: the order, the radius of the scores, and the point around which `exp` is expanded. The errors are those of single weights, as above.
+#
+# **Before you move them:** where does the series fail first? And at radius 8, which order would you choose in float64, and which in float32?
+
+# %% tags=["nbval-ignore-output"]
+widget = approximation_error.mount()
+widget
+
+# %%
+for order, radius in ((4, 4.0), (5, 4.0), (30, 8.0), (40, 8.0)):
+    widget.order.value, widget.radius.value = order, radius
+    (worst64, worst32), weights = widget.figure.data[7].y, widget.figure.data[1].customdata
+    print(f"order {order:2}, radius {radius:.0f}: smallest weight {min(weights):7.4f}", end=", ")
+    print(f"worst error {worst64:.1g}, in float32 {worst32:.1g}")
+widget.reset()
+
+# %% [markdown]
+# At radius 8, order 30 is within 0.3 % and order 40 within a billionth, in float64. In float32 both stay at 2 %.
+#
+# So more orders help until the terms, which cancel on the left, are rounded more coarsely than the small number that should remain. From there on only a finer arithmetic helps, or smaller scores.
+#
+# The errors in the picture are measured. They agree with the library's exact bound:
+
+# %%
+for order, radius in ((4, 4.0), (5, 4.0), (30, 8.0)):
+    measured = approximation_error.compute(order, radius).worst64[order]
+    bound = polynomials.weight_error_bound(order, radius)
+    print(f"order {order:2}: {bound:.2g}, same: {math.isclose(measured, bound, rel_tol=1e-4)}")
 
 # %% [markdown]
 # ## The numerator, expanded

@@ -254,15 +254,10 @@ widget
 for order in (1, 2, 3, 4):
     widget.order.value = order
     print(f"order {order}: {widget.figure.data[2].x[0]:7,} tokens to break even")
+widget.reset()
 
 # %% [markdown]
-# **Finish the sentence:** "From order 2 to order 3 the state of a head of width 64 becomes ... times larger, and softmax itself, which needs all orders, ..."
-#
-# <details><summary>One way to finish it</summary>
-#
-# "... 22 times larger, and softmax itself, which needs all orders, has no state of finite size at all."
-#
-# </details>
+# Each order more makes the state many times larger. Softmax itself needs all orders, so it has no state of finite size at all.
 #
 # The same by hand. From order $N - 1$ to $N$ the number of features becomes $\binom{d+N}{N} / \binom{d+N-1}{N-1} = (d + N) / N$ times as large.
 
@@ -270,7 +265,7 @@ for order in (1, 2, 3, 4):
 for order in (1, 2, 3, 4):
     state = math.comb(64 + order, order) * (64 + 1)  # D rows of e + 1 numbers
     larger, break_even = (64 + order) / order, math.ceil(state / 128)
-    print(f"order {order}: {state:10,} numbers, {larger:4.1f} times the order before, {break_even:7,} tokens")
+    print(f"order {order}: {state:10,} numbers, times {larger:4.1f}, {break_even:7,} tokens")
 print("order for scores up to 5, within 10 %:", polynomials.order_for_tolerance(0.1, 5.0))
 
 # %% [markdown]
