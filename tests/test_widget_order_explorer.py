@@ -1,11 +1,14 @@
 """The order explorer: its numbers against the library's attention, its control at every value."""
 
 import json
+import statistics
+import time
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 import torch
+from plotly.basewidget import BaseFigureWidget
 
 from softattn_lib import SignedWeightsWarning, parallel_attention, softmax_attention, taylor
 from softattn_lib.widgets import order_explorer
@@ -122,6 +125,35 @@ def test_moving_the_slider_moves_the_bars(row, widget):
         assert widget.read_out.value == read_out(expected)
     assert not np.allclose(before, widget.figure.data[0].y)
     assert (widget.order.min, widget.order.max) == (0, MAX_ORDER)
+
+
+def test_a_move_is_one_message(widget, monkeypatch):
+    messages, send = [], BaseFigureWidget._send_update_msg
+    monkeypatch.setattr(
+        BaseFigureWidget, "_send_update_msg", lambda *a, **k: messages.append(1) or send(*a, **k)
+    )
+    widget.order.value = 7
+    assert len(messages) == 1
+
+
+def test_a_move_is_recomputed_within_50_ms(widget):
+    """Median of the processor's time, which other programs on the machine do not change."""
+    seconds = []
+    for order in (*ORDERS, *ORDERS):
+        start = time.process_time()
+        widget.order.value = order
+        seconds.append(time.process_time() - start)
+    print(f"order_explorer: {1000 * statistics.median(seconds):.1f} ms")
+    assert statistics.median(seconds) < 0.05
+
+
+def test_an_order_it_does_not_have_shows_its_error(widget):
+    before = widget.figure.to_json()
+    widget.order.max = MAX_ORDER + 1
+    with pytest.raises(ValueError, match="got 13"):
+        widget.order.value = MAX_ORDER + 1
+    assert "order must be 0 to 12, got 13" in widget.error_box.value
+    assert widget.figure.to_json() == before
 
 
 def test_reset_brings_the_first_picture_back(widget):
