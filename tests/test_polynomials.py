@@ -124,7 +124,7 @@ def test_even_orders_are_positive_and_odd_ones_are_not():
 
 @pytest.mark.parametrize("spread", [1, 2, 4])
 def test_the_minimum_keeps_denominators_away_from_zero(spread):
-    """Of even orders they are at least t times the minimum: no eps, no clamp. Odd ones have none."""
+    """Even orders: they are at least t times the minimum, so need neither eps nor clamp."""
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 8, 64, 16, generator=generator, dtype=torch.float64)
     ones, count = torch.ones(8, 64, 1).double(), torch.arange(1, 65).double().unsqueeze(-1)
