@@ -13,9 +13,16 @@ import torch
 from softattn_lib import VARIANTS, VariantUnavailableError
 from softattn_lib.tasks.presets import PRESETS, preset
 from softattn_lib.tasks.records import read_rows
-from softattn_lib.tasks.training import build_model, load_trained, next_token_losses, train
+from softattn_lib.tasks.training import (
+    COLUMNS,
+    build_model,
+    load_trained,
+    next_token_losses,
+    train,
+)
 
 TINY = {
+    "layers": 1,
     "hidden_size": 16,
     "mlp_size": 24,
     "length": 12,
@@ -243,9 +250,10 @@ def test_a_row_is_appended_for_each_run(tmp_path):
     for seed in range(2):
         train("gate", "mini", seed=seed, results=table, **TINY)
     rows = read_rows(table)
+    assert list(rows[0]) == COLUMNS
     assert [row["seed"] for row in rows] == ["0", "1"]
     assert rows[0]["variant"] == "gate"
-    assert rows[0]["preset"].startswith("mini hidden_size=16 mlp_size=24 length=12")
+    assert rows[0]["preset"].startswith("mini hidden_size=16 mlp_size=24 layers=1 ")
     assert (rows[0]["steps"], rows[0]["tokens"]) == ("6", "288")
     assert rows[0]["commit"] and rows[0]["machine"] and float(rows[0]["seconds"]) > 0
 
@@ -254,7 +262,7 @@ def test_a_table_with_other_columns_is_left_alone(tmp_path):
     table = tmp_path / "results.csv"
     table.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"results.csv has the columns \['a', 'b'\]"):
-        train("gate", results=table, **TINY | {"steps": 1})
+        train("gate", results=table, on_progress=pytest.fail, **TINY)  # before anything runs
     assert table.read_text() == "a,b\n1,2\n"
 
 
@@ -293,8 +301,9 @@ def interrupt(at):
     return on_progress
 
 
-@pytest.mark.parametrize("at", [3, 4, 6])  # of 8 steps, with checkpoints after 3 and 6
-@pytest.mark.parametrize("changes", [{}, {"accumulate": 2}])
+@pytest.mark.parametrize(  # at step 3, 4 or 6 of 8, with checkpoints after 3 and 6
+    ("at", "changes"), [(3, {}), (4, {}), (6, {}), (4, {"accumulate": 2, "layers": 2})]
+)
 def test_an_interrupted_run_resumes_with_the_very_same_losses(at, changes, tmp_path):
     settings = TINY | {"steps": 8} | changes
     straight = train("gate", **settings)
@@ -358,13 +367,13 @@ def test_another_run_in_the_folder_is_named(tmp_path):
 @pytest.mark.parametrize("launcher", ["accelerate", "torchrun"])
 def test_two_processes_get_the_losses_of_one(launcher, tmp_path):
     settings = [f"{name}={value}" for name, value in (TINY | {"held_out_sequences": 7}).items()]
-    command = ["train", "--variant", "gate", "--folder", tmp_path / "run", "--cpu"]
+    command = ["train", "--variant", "gate", "--folder", tmp_path / "run"]
     command += ["--results", tmp_path / "r.csv", "--set", *settings]
     launch = {
-        "accelerate": ["accelerate.commands.launch", "--cpu", "--num_processes=2",
+        "accelerate": ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2",
                        "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no",
-                       "--num_cpu_threads_per_process=1"],
-        "torchrun": ["torch.distributed.run", "--nproc_per_node=2", "--master_port=29517"],
+                       "--main_process_port=0"],
+        "torchrun": ["torch.distributed.run", "--nproc_per_node=2", "--standalone"],
     }[launcher]  # fmt: skip
     subprocess.run(
         [sys.executable, "-m", *launch, "-m", "softattn_lib.cli", *command],
@@ -376,4 +385,5 @@ def test_two_processes_get_the_losses_of_one(launcher, tmp_path):
         losses = [float(row["train_loss"]) for row in csv.DictReader(file)]
     assert losses == pytest.approx(alone.history.losses, abs=1e-5)
     (row,) = read_rows(tmp_path / "r.csv")  # one row, though two processes ran
+    assert row["processes"] == "2"
     assert float(row["held_out_loss"]) == pytest.approx(alone.held_out_loss, abs=1e-4)

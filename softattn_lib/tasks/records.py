@@ -58,6 +58,17 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
+def check_columns(path: str | Path, columns: list[str]) -> None:
+    """Check that a table is not there yet, or has these columns.
+
+    Raises:
+        ValueError: it has others.
+    """
+    found = _columns(Path(path))
+    if found and found != list(columns):
+        raise ValueError(f"{path} has the columns {found}; this result has {list(columns)}")
+
+
 def append_row(path: str | Path, row: dict) -> None:
     """Append one result to a CSV file, which is made, header first, if it is not there.
 
@@ -65,13 +76,11 @@ def append_row(path: str | Path, row: dict) -> None:
         ValueError: the file has other columns.
     """
     path = Path(path)
+    check_columns(path, list(row))
     path.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not path.exists() or path.stat().st_size == 0
-    if not is_new and (columns := _columns(path)) != list(row):
-        raise ValueError(f"{path} has the columns {columns}; this result has {list(row)}")
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if is_new:
+        if file.tell() == 0:
             writer.writeheader()
         writer.writerow(row)
 
@@ -84,6 +93,9 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _columns(path) -> list[str]:
+def _columns(path: Path) -> list[str]:
+    """Names of the columns, none for a file that is empty or not there."""
+    if not path.exists():
+        return []
     with path.open(newline="", encoding="utf-8") as file:
-        return next(csv.reader(file))
+        return next(csv.reader(file), [])

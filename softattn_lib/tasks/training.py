@@ -24,12 +24,16 @@ from transformers import LlamaConfig, LlamaForCausalLM, get_scheduler
 
 from softattn_lib.llama import swap_attention
 from softattn_lib.tasks.presets import Preset, preset
-from softattn_lib.tasks.records import append_row, code_version, machine
+from softattn_lib.tasks.records import append_row, check_columns, code_version, machine
 from softattn_lib.tasks.text import Corpus, make_corpus, tokenizer_from_state
 from softattn_lib.variants import AttentionVariant, variant
 
 LOG_EVERY = 10  # steps; between them losses stay on the device
 RUN, RESULT, CURVE = "run.json", "result.json", "curve.csv"  # files of a run's folder
+COLUMNS = [  # of a table of results
+    "task", "variant", "preset", "seed", "text", "status", "steps", "tokens", "parameters",
+    "train_loss", "held_out_loss", "seconds", "processes", "commit", "machine",
+]  # fmt: skip
 
 
 @dataclass
@@ -71,7 +75,7 @@ class TrainingResult:
         held_out_loss: at the end, nats per token; NaN if the run diverged.
         history: losses, gradient norms and evaluations on the way.
         parameters: learnable numbers in the model.
-        device: where it ran.
+        processes, device: how many ran, and on what kind of device.
         model, tokenizer: trained, and what it reads.
     """
 
@@ -83,6 +87,7 @@ class TrainingResult:
     held_out_loss: float
     history: History
     parameters: int
+    processes: int
     device: torch.device
     model: LlamaForCausalLM
     tokenizer: object
@@ -108,6 +113,7 @@ class TrainingResult:
             "train_loss": f"{self.train_loss:.4f}",
             "held_out_loss": f"{self.held_out_loss:.4f}",
             "seconds": f"{self.history.seconds:.1f}",
+            "processes": self.processes,
             "commit": code_version(),
             "machine": machine(self.device),
         }
@@ -155,6 +161,8 @@ def train(
     """
     chosen = variant(variant_name)
     preset_name, settings = preset(preset_name, **changes)
+    if results:
+        check_columns(results, COLUMNS)
     accelerator = _accelerator(settings, cpu)
     corpus = make_corpus(
         text,
@@ -178,14 +186,15 @@ def train(
         held_out_loss=held_out_loss,
         history=run.history,
         parameters=sum(p.numel() for p in run.bare_model.parameters()),
+        processes=accelerator.num_processes,
         device=accelerator.device,
         model=run.bare_model,
         tokenizer=corpus.tokenizer,
     )
-    if results and accelerator.is_main_process:
-        append_row(results, result.row())
     if store:
         store.keep(result, run.model)
+    if results and accelerator.is_main_process:
+        append_row(results, result.row())
     return result
 
 
@@ -248,7 +257,8 @@ def _accelerator(settings: Preset, cpu: bool) -> Accelerator:
     AcceleratorState._reset_state()
     GradientState._reset_state()
     accelerator = Accelerator(
-        cpu=cpu,
+        # Without an accelerator it has to be told, or processes would not know of each other.
+        cpu=cpu or not torch.accelerator.is_available(),
         mixed_precision=settings.precision,
         gradient_accumulation_steps=settings.accumulate,
         dataloader_config=DataLoaderConfiguration(split_batches=True),
