@@ -23,7 +23,7 @@ doctor.check(model=True)
 # %% [markdown]
 # ## Two texts and a model
 #
-# We take the first sentence of *Alice's Adventures in Wonderland* (1865), and keep that of *Pride and Prejudice* (1813) for later. The model is SmolLM2-135M-Instruct, a Llama of 30 layers and 9 heads. Its weights were stored with 4 bits each; it computes in float32, and we go on from its queries and keys in float64.
+# We take the beginning of *Alice's Adventures in Wonderland* (1865), and keep that of *Pride and Prejudice* (1813) for later. The model is SmolLM2-135M-Instruct, a Llama of 30 layers and 9 heads. Its weights were stored with 4 bits each; it computes in float32, and we go on from its queries and keys in float64.
 
 # %%
 from softattn_lib.llama import capture_attention, load_small_model
@@ -113,12 +113,12 @@ figures.lines_figure(
         "lowest score, in size": -lowest.amin(1),
     },
     title="The dominant order follows the largest score",
-    caption="Where it is high, as in layer 18, the lowest score leads it, not the highest.",
+    caption="Where it is above 20, as in layer 18, the lowest score leads it, not the highest.",
     x_title="layer",
 )
 
 # %% [markdown]
-# The paper's repository did this for Llama-3-8B, over the keys and queries of a hundred generated tokens. From its plot (the numbers below are read off by eye, within 1 or so) we see the same picture on a larger model.
+# The paper's repository did this for Llama-3-8B, over the keys and queries of a hundred generated tokens. From its plot (the numbers below are read off by eye, within 1 or so) we see dominant orders of a similar size on a larger model.
 
 # %%
 llama_3_8b = [19, 16, 18, 12, 15, 16, 10, 13, 11, 15, 8, 9, 10, 5, 20, 23]
@@ -147,7 +147,7 @@ print("of positive scores alone:", of_positive[18].item())
 #
 # Let $p_s$ be the weights of order $N$ in a row and $w_s$ those of softmax. The **misplaced weight** $\frac12 \sum_s |p_s - w_s|$ is the part that lies on other keys than it should, between 0 and 1 for even orders. Twice that, times the largest $|V_s|$, bounds the error of the output. We average it over the queries of a head.
 #
-# **Predict:** the paper's model, trained with about 10 orders, learns as well as with softmax. In how many of our 270 heads does order 10 misplace at most 1 %?
+# **Predict:** the paper's model, trained with about 10 orders, ends at the loss of softmax (read off a figure by eye). In how many of our 270 heads does order 10 misplace at most 1 %?
 
 # %%
 from softattn_lib.scores import misplaced_weight
@@ -228,9 +228,9 @@ for dtype in (torch.float64, torch.float32):
     print(dtype, "order 120, every head of layer 18 within 1 %:", worst < 0.01)
 
 # %% [markdown]
-# Float64 gets there at last. In float32 no order helps: huge terms would have to cancel to nearly nothing, which seven digits do not allow, and the later coefficients are not even there.
+# Float64 gets there at last. In float32 no order helps, for two reasons that the cell does not separate: huge terms would have to cancel to nearly nothing, which seven digits do not allow, and the later coefficients are not even there.
 #
-# Two lessons. Large **positive** scores are harmless: a cut series gives them too little, but still the most. Large **negative** scores are poison.
+# Two lessons. Large **positive** scores are milder: a cut series flattens their shares but keeps their ranking. Large **negative** scores are poison.
 #
 # ## Softmax ignores a shift, the series does not
 #
@@ -247,7 +247,7 @@ for name, shift in ("nothing", 0), ("maximum", ceiling), ("middle", (floor + cei
     print(f"subtract {name:7}: order 10 suffices in {counts[0]:3} heads, order 20 in {counts[1]:3}")
 
 # %% [markdown]
-# The maximum is the worst choice: it makes every score negative. The middle of the row halves the radius, and order 10 suffices three times as often. But only who has all scores of a row knows their middle. A recurrent network keeps no keys to score: it has its state.
+# The maximum is the worst of the three: it leaves no score above 0. The middle makes the radius as small as a shift can, and order 10 suffices three times as often. But only who has all scores of a row knows their middle. A recurrent network keeps no keys to score: it has its state.
 #
 # ## A shift that a recurrence can have
 #
@@ -286,7 +286,7 @@ print("lowest score now above -25:", visible.min().item() > -25)
 print("highest score now above 35:", visible.max().item() > 35)
 
 # %% [markdown]
-# The range did not shrink. It moved: what was far below zero is now nearer, what is above zero went up, and above zero is where the series copes.
+# The range did not shrink. It moved: what was far below zero is now nearer, what is above zero went up, and above zero the series does less harm.
 #
 # ## What the whole model says
 #
@@ -310,7 +310,7 @@ for order in (2, 6, 10):
 #
 # ## The lesson
 #
-# None of this contradicts the paper. It did not cut a trained model: it **trained with the cut in place**, and a network that learns with order 10 learns scores that order 10 can handle. In its figure, whose axis is the logarithm of the loss, orders 8 and 10 end on top of softmax (read off by eye). (Whether "10 orders" counts order 0 we do not know.) Ten orders approximate a softmax that has grown up with them, not any softmax.
+# None of this contradicts the paper. It did not cut a trained model: it **trained with the cut in place**, and such a network can adapt to the cut. In its figure, whose axis is the logarithm of the loss, orders 8 and 10 end on top of softmax (read off by eye). (Whether "10 orders" counts order 0 we do not know.) Equal loss is not equal attention: whether its scores become small, or it computes something else as useful, is not measured here.
 #
 # And nobody runs order 10 as a recurrence at $d = 64$:
 
@@ -320,20 +320,20 @@ print(f"order 10, one head: {features:.1e} features, each with 65 sums")
 print(f"a KV cache is smaller up to {features * 65 / 128:.0e} tokens")
 
 # %% [markdown]
-# The series tells us what softmax attention *is*. What one builds from it keeps few orders (2, mostly), small heads, or both, and trains with them.
+# The series tells us what softmax attention *is*. What one builds from it keeps few orders, small heads, or both, and trains with them.
 #
 # ## What you saw
 #
 # - Scores of a trained model run from below $-40$ to above 18, and differ widely between heads.
 # - The dominant order reads off the size of the largest scores, whatever their sign.
-# - Order 10 is within 1 % of softmax in 62 of 270 heads; large negative scores are what ruins the rest.
-# - Softmax ignores a shift and the series does not: the row's maximum is the worst shift, and a fixed mean key subtracted from all keys is one that a recurrence can have.
+# - Order 10 is within 1 % of softmax in 62 of 270 heads; large negative scores ruin many of the others.
+# - Softmax ignores a shift and the series does not: the row's maximum is the worst of three shifts, and a fixed mean key subtracted from all keys is one that a recurrence can have.
 # - Cutting a trained model and training a cut model are two different experiments.
 #
 # **Try it:**
 #
 # - Put in two texts of your own. Which counts move, which do not? (5 minutes, easy)
-# - The first token attracts much of the attention (a "sink"), and its key is unlike the others. Leave it out of the mean key, with `key[:, 1:]` in place of `key` in a copy of `center_keys`. Does the loss at order 6 improve? (10 minutes, medium)
+# - The first token attracts much of the attention (a "sink"), and its key is unlike the others. Leave it out of the mean key: make a reference whose layers are `replace(layer, key=layer.key[:, 1:])`, and hand that to `center_keys` and to `next_token_loss`. Does the loss at order 6 improve? (10 minutes, medium)
 # - `swap_attention(model, "taylor_10")` from `softattn_lib.llama` puts the cut series into the model for good. Let it generate a sentence, then `restore_attention(model)`. (10 minutes, medium)
 #
 # Previous: [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb). Back to the [start](00_start_here.ipynb).
