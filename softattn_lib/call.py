@@ -179,8 +179,15 @@ def attention_form(accumulate):
         _check_names(accumulate.__name__, options, signature)
         own_options = {p.name: options.pop(p.name) for p in own if p.name in options}
         call = prepare(q, k, v, **options)
-        sums, log_unit, final_state = accumulate(call, **own_options)
-        return _finish(call, sums, log_unit, q.shape[:-1]).to(q.dtype), final_state
+        # Mixed precision would take the products inside to bfloat16, sums of states included.
+        with torch.autocast(call.q.device.type, enabled=False):
+            sums, log_unit, final_state = accumulate(call, **own_options)
+            out = _finish(call, sums, log_unit, q.shape[:-1]).to(q.dtype)
+        if final_state is not None:
+            _check_finite(call, final_state.sums, "the sums of the final state")
+        if out.dtype == torch.float16:
+            _check_finite(call, out, "the outputs")
+        return out, final_state
 
     form.__signature__ = signature
     return form
@@ -197,7 +204,7 @@ def _check_names(function: str, options: dict, signature) -> None:
 
 def _finish(call: Call, sums, log_unit, rows):
     """Normalizer and output gate on the sums: (..., G, T_q, e+1) -> (*rows, e), heads in a row."""
-    _check_finite(call, sums)
+    _check_finite(call, sums, "its weights or their sums")
     visible = call.visible_keys().expand(*sums.shape[:-1], 1).reshape(*rows, 1)
     log_unit = log_unit.reshape(*rows, 1) if log_unit.dim() else log_unit
     sums = sums.reshape(*rows, sums.shape[-1])
@@ -210,16 +217,18 @@ def _finish(call: Call, sums, log_unit, rows):
     return out
 
 
-def _check_finite(call: Call, sums) -> None:
-    if sums.isfinite().all():
+def _check_finite(call: Call, result, what: str) -> None:
+    if result.isfinite().all():
         return
     inputs = [call.q, call.k, call.values]
+    if call.state is not None:
+        inputs.append(call.state.sums)
     if call.log_decay is not None:  # minus infinity is legal there: it forgets everything
         inputs.append(call.log_decay.clamp(min=0))
     if not all(tensor.isfinite().all() for tensor in inputs):
         return  # what comes out of infinite or undefined inputs is the caller's to see
     raise OverflowError(
-        f"the weights of kernel {call.kernel!r} or their sums leave the range of {sums.dtype}: "
+        f"with kernel {call.kernel!r} {what} leave the range of {result.dtype}: "
         "pass float64 inputs, a smaller scale or a lower order; exp overflows only with the "
         "normalizers 'visible_keys' and 'none', because only 'sum' and the norms let its row be "
         "shifted, and a clamp on it helps too"

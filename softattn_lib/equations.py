@@ -229,10 +229,11 @@ def _order_state(x):
 
 def _sum_of_rnns(x):
     order = 4
-    numerator, _ = recurrent.recurrent_attention(
-        x.q, x.k, x.v, kernel=polynomials.taylor(order), normalizer="none", scale=1.0
+    out, _ = recurrent.recurrent_attention(
+        x.q, x.k, x.v, kernel=polynomials.taylor(order), scale=1.0
     )
-    return _gap(numerator, sum(_read(x, n) for n in range(order + 1)))
+    gate = 1 / polynomials.taylor(order)(_scores(x)).tril().sum(-1, keepdim=True)
+    return _gap(out, gate * sum(_read(x, n) for n in range(order + 1)))
 
 
 def _order_readout(x):

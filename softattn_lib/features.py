@@ -8,7 +8,7 @@ power keeps one of each, C(d+n-1, n) in all, and C(d+N, N) for the orders 0..N t
 """
 
 import math
-from functools import lru_cache
+from functools import lru_cache, wraps
 
 import torch
 
@@ -176,7 +176,18 @@ def _monomials(x: torch.Tensor, powers: tuple[int, ...]) -> torch.Tensor:
     return torch.cat(kept or [x[..., :0]], dim=-1)
 
 
-@lru_cache(maxsize=256)
+def _made_once(build):
+    """Cache what `build` makes, as plain CPU tensors whatever mode the first caller is in."""
+
+    @lru_cache(maxsize=32)
+    def cached(*arguments):
+        with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
+            return build(*arguments)
+
+    return wraps(build)(cached)
+
+
+@_made_once
 def _multiplicities(d: int, powers: tuple[int, ...]) -> torch.Tensor:
     """n! / (a_1! ... a_d!) for each packed monomial x^a: how often the Kronecker power repeats it.
 
@@ -200,7 +211,7 @@ def _multiplicities(d: int, powers: tuple[int, ...]) -> torch.Tensor:
     return torch.cat(kept or [multiplicity[:0]])
 
 
-@lru_cache(maxsize=256)
+@_made_once
 def _query_factors(d: int, polynomial: Polynomial, packed: bool) -> torch.Tensor:
     """Coefficient times multiplicity of every feature, in float64."""
     ones = torch.ones(0, dtype=torch.float64)

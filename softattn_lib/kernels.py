@@ -214,6 +214,10 @@ class ClampedKernel(Kernel):
     clamp: float
     has_features = False
 
+    def __post_init__(self):
+        if isinstance(self.kernel, ExpKernel):  # exp may overflow before the clamp sees it
+            raise ValueError(f"kernel is exp; use ExpKernel(clamp=log({self.clamp}))")
+
     @property
     def is_nonnegative(self) -> bool:
         return self.kernel.is_nonnegative and self.clamp >= 0

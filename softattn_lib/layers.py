@@ -235,22 +235,18 @@ class SoftAttention(nn.Module):
     def _attend(self, q, k, v, past, kept, remember, form, **options):
         """(B, H, T, e) and the memory after these tokens."""
         options["enable_gqa"] = self.num_heads != self.num_key_heads
-        # Mixed precision would take the products inside to bfloat16, sums of states included.
-        in_full_precision = torch.autocast(q.device.type, enabled=False)
         if self.keeps_state:
-            with in_full_precision:
-                out, state = self._form(form, q.shape[-2])(
-                    q, k, v, initial_state=past.state, return_state=remember, **options,
-                    **self._core(),
-                )  # fmt: skip
+            out, state = self._form(form, q.shape[-2])(
+                q, k, v, initial_state=past.state, return_state=remember, **options,
+                **self._core(),
+            )  # fmt: skip
             return out, replace(kept, state=state)
         k, v, options = _append(past, k, v, options)
         kept = replace(kept, k=k, v=v, **{n: options[n] for n in ("key_mask", "log_decay")})
         if self._is_plain_softmax:
             names = ("enable_gqa", "key_mask")
             return softmax_attention(q, k, v, **{n: options[n] for n in names}), kept
-        with in_full_precision:
-            out, _ = parallel_attention(q, k, v, return_state=False, **options, **self._core())
+        out, _ = parallel_attention(q, k, v, return_state=False, **options, **self._core())
         return out, kept
 
     @property

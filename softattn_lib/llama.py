@@ -156,7 +156,8 @@ def capture_attention(
     if len(captured) != len(wanted):
         raise ValueError(
             f"model is a {type(model).__name__}, whose layers do not go through transformers' "
-            "attention interface; a model of the Llama family does"
+            "attention interface; a model of the Llama family does, unless its attention is "
+            "swapped (restore_attention undoes that)"
         )
     return CapturedAttention(tokens, captured)
 

@@ -171,6 +171,11 @@ class ChainNormalizer(Normalizer):
 
     steps: tuple[Normalizer, ...]
 
+    def __post_init__(self):
+        if not self.steps:
+            raise ValueError("steps is empty; give at least one normalizer, or its name")
+        object.__setattr__(self, "steps", tuple(as_normalizer(step) for step in self.steps))
+
     @property
     def cancels_unit(self):
         return any(step.cancels_unit for step in self.steps)

@@ -39,7 +39,8 @@ def parallel_attention(call: Call):
         key_mask: (..., T_k) bool or broadcastable, True = visible. A masked token leaves no trace;
             its query still reads the past.
         initial_state: the final state of the tokens before these, from any form.
-        return_state: False saves the work (and the memory) of the final state.
+        return_state: False saves the work (and the memory) of the final state; the chunked form
+            needs states between its chunks all the same.
 
     Returns:
         (out, final_state): out (..., T_q, e) in the dtype of q; sums are kept in float32, or in

@@ -182,7 +182,7 @@ def next_token_loss(
         reference: where given, the mean keys to subtract first, as in `center_keys`.
 
     Raises:
-        ValueError: the model masks more than the future.
+        ValueError: the model masks more than the future, or has its attention swapped.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -194,7 +194,10 @@ def next_token_loss(
         True
     """
 
+    replaced = set()
+
     def attention(module, query, key, value, attention_mask, *, scaling, **kwargs):
+        replaced.add(module.layer_idx)
         if attention_mask is not None:
             raise ValueError("model masks more than the future; a plainly causal one is needed")
         if reference is not None:
@@ -204,7 +207,10 @@ def next_token_loss(
         return out.transpose(1, 2), None  # (batch, T, heads, e)
 
     with torch.no_grad(), _attention_function(model, attention):
-        return model(token_ids[None], labels=token_ids[None], use_cache=False).loss.item()
+        loss = model(token_ids[None], labels=token_ids[None], use_cache=False).loss.item()
+    if len(replaced) < model.config.num_hidden_layers:
+        raise ValueError("model has layers of swapped attention; call restore_attention first")
+    return loss
 
 
 def _hidden(scores: Tensor) -> Tensor:
