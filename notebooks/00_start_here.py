@@ -83,14 +83,15 @@ for order in range(3):
     print(f"order {order}: lowest weight is negative: {min(weights) < 0}")
 distance = widget.figure.data[2].y  # one for each order
 print("every order comes closer:", all(distance[1:] < distance[:-1]))
-print("within 1 % from order", [d < 0.01 for d in distance].index(True), "on")
+close = [order for order, d in enumerate(distance) if d < 0.01]
+print("within 1 % from order", close[0] if close else "13 or later", "on")
 
 # %% [markdown]
-# So the order that softmax needs is finite and small *here*, because the scores are small. Every order helps on this row; in general the odd ones may not, and they can turn weights negative. [02](02_exp_as_a_series.ipynb) shows when.
+# So the order that softmax needs is finite and small *here*, because the scores are small. Every order helps on this row; in general an order may make it worse, and odd ones can turn weights negative (a straight line does where the score is below $-1$). [02](02_exp_as_a_series.ipynb) shows when.
 #
 # ## The recurrence
 #
-# Why bother with powers? Because a power of an inner product is itself an inner product, of longer vectors: with $\phi$ collecting all products of up to $N$ entries, the weight of order $N$ is $\phi(q) \cdot \phi(k)$. Then the sum over the past can be stored instead of the past: each token adds $\phi(k)$ times $[v, 1]$ to one **state**, and each query reads it. The 1 keeps the denominator.
+# Why bother with powers? Because a power of an inner product is itself an inner product, of longer vectors: with $\phi$ collecting all products of up to $N$ entries, each with a suitable factor, the weight up to order $N$ is $\phi(q) \cdot \phi(k)$. Then the sum over the past can be stored instead of the past: each token adds $\phi(k)$ times $[v, 1]$ to one **state**, and each query reads it. The 1 keeps the denominator.
 #
 # **Predict:** the sentence grows from 1 to 17 tokens. What happens to the size of the state?
 
@@ -135,7 +136,7 @@ for order in (1, 2, 3, 4):
     print(f"order {order}: smaller than the cache from token {-(-floats // 128):,} on")
 
 # %% [markdown]
-# At order 2 it pays after about a thousand tokens, at order 4 after some hundred thousand. Softmax itself is the limit of *all* orders: no finite number of them is exact. What the view gives is understanding: which powers a network needs, what each one remembers, and what training can do with a few of them.
+# At order 2 it pays after about a thousand tokens, at order 4 after some four hundred thousand. Softmax itself is the limit of *all* orders: no finite number of them is exact. What the view gives is understanding: which powers a network needs, and what each one remembers.
 #
 # ## Where next
 #
@@ -152,10 +153,10 @@ for order in (1, 2, 3, 4):
 #
 # ## What you saw
 #
-# - Replacing $e^s$ by its series up to order $N$ turns attention into a sum of recurrent networks, and the numbers are the same in both forms.
-# - Order 0 is a plain average, order 1 a straight line in the score, and with small scores a few orders are as good as softmax.
+# - Replacing $e^s$ by its series up to order $N$ turns numerator and denominator of attention into sums of recurrent networks, and the numbers are the same in both forms.
+# - Order 0 is a plain average, order 1 a straight line in the score, and with scores as small as here a few orders come within 1 % of softmax.
 # - The state has constant size, and it is large: that is the price of every order.
 #
-# **Try it:** take another head, `calm = ranked[-1]`, and run the notebook again. Which order do you need now? Does order 12 suffice? Then put in a sentence of your own.
+# **Try it:** take another head, `calm = ranked[-1]`, and run the notebook again. Which order do you need now? Does order 12 suffice? (Expect no: it is the head with the widest scores.) Then put in a sentence of your own.
 #
 # Next: [01 Softmax attention, by hand](01_softmax_attention.ipynb)

@@ -50,8 +50,8 @@ for row in zip(toy.tokens, q.tolist(), k.tolist(), v.tolist(), strict=True):
 # | $n$, $N$ | one order of the series, the highest order kept | | `n`, `order` |
 # | $x^{\otimes n}$ | $n$-fold Kronecker power of a row (03) | $1 \times d^n$ | `kronecker_power(x, n)` |
 # | $\phi(x)$ | features of a query or key (04) | $1 \times D$ | `feature_map(x)` |
-# | $H_t^n$ | state of order $n$ after token $t$ (05) | $d^n \times e$ | `state.numerator` |
-# | $z_t^n$ | the same for the denominator (05) | $d^n \times 1$ | `state.denominator` |
+# | $H_t^n$ | state of order $n$ after token $t$ (05) | $d^n \times e$ | its rows of `state.numerator` |
+# | $z_t^n$ | the same for the denominator (05) | $d^n \times 1$ | its rows of `state.denominator` |
 #
 # A row times a transposed row, $Q_t K_s^\top$, is an inner product. Steps count from 1 in formulas and from 0 in code.
 
@@ -228,7 +228,7 @@ print("maximum, then mask:", too_late.tolist(), "sum", too_late.sum().item())
 print("mask, then maximum:", (in_time / in_time.sum()).numpy().round(2))
 
 # %% [markdown]
-# **A common belief: "a mask can be applied at any time before dividing."** The hidden 200 pushed the visible scores to $-200$ and below, where float32 rounds `exp` to 0, and 0 / 0 is undefined. Mask first, then take the maximum.
+# **A common belief: "a mask can be applied at any time before dividing."** The hidden 200 pushed the visible scores to $-200$, $-199$ and $-198$, where float32 rounds `exp` to 0, and 0 / 0 is undefined. Mask first, then take the maximum.
 #
 # "Subtracting the maximum never changes anything" is another one. It is true here. In [02](02_exp_as_a_series.ipynb) it fails.
 
@@ -266,6 +266,8 @@ print("grew by      ", round((denominators[3] - denominators[2]).item(), 4))
 # It grew by 17.1, not by 0.6. A new query weighs *all* old keys anew, so every term of the old sum is out of date. Nothing of the third sum can be reused, and all the keys have to be at hand again.
 #
 # To be fair, the numerator has the same trouble: $e^{Q_t K_s^\top}$ ties each old key to the newest query. The paper's answer is to untie the two in the numerator and to study separately what the factor $G_t$ does. Notebook 02 starts the untying, 05 completes it, and there you will see that the denominator can be untied in the same way.
+#
+# How much of the trouble is the query's? Suppose $Q_4$ had been the query all along:
 
 # %%
 same_query = (k @ q[3]).exp().cumsum(0)  # (T,): as if q[3] had been the query all along

@@ -115,12 +115,12 @@ print(f"last term {high**4 / 24:.4f}, lowest value of order 4 {taylor(4).minimum
 
 # %%
 far = torch.tensor([3.0, -10.0])
-print("exp:    ", far.exp().numpy().round(4))
-print("order 2:", taylor(2)(far).numpy())
-print("order 8:", taylor(8)(far).numpy().round(1))
+print("exp:", far.exp().numpy().round(4))
+for order in (2, 8, 40):
+    print(f"order {order}:", taylor(order)(far).numpy().round(4))
 
 # %% [markdown]
-# The wrong one, by far, and a higher order makes it worse before it makes it better. Positive is not the same as close. A cut-off series is an approximation for scores of limited size, and the size decides everything. So: how large may they be?
+# The wrong one, by far. Order 8 makes it worse before order 40 makes it right. Positive is not the same as close. A cut-off series is an approximation for scores of limited size, and the size decides everything. So: how large may they be?
 
 # %% [markdown]
 # ## What is missing
@@ -147,7 +147,7 @@ print(equations.check("2.2"))
 # %%
 for x in (3.0, -3.0):
     exact, kept = math.exp(x), taylor(4)(x)
-    print(f"exp({x:+.0f}) = {exact:7.4f}, order 4: {kept:7.4f}, that times {kept / exact:5.2f}")
+    print(f"exp({x:+.0f}) = {exact:7.4f}, order 4: {kept:7.4f}, ratio {kept / exact:5.2f}")
 worst = polynomials.weight_error_bound(4, 3.0)
 print(f"library, worst |order 4 / exp - 1| of |x| <= 3: {worst:.2f}")
 

@@ -257,7 +257,7 @@ for order in (1, 2, 3, 4):
 widget.reset()
 
 # %% [markdown]
-# Each order more makes the state many times larger. Softmax itself needs all orders, so it has no state of finite size at all.
+# Each order more makes the state many times larger. Softmax itself needs all orders, so this construction gives it no state of finite size; [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) shows that no other of this kind does.
 #
 # The same by hand. From order $N - 1$ to $N$ the number of features becomes $\binom{d+N}{N} / \binom{d+N-1}{N-1} = (d + N) / N$ times as large.
 
@@ -269,7 +269,7 @@ for order in (1, 2, 3, 4):
 print("order for scores up to 5, within 10 %:", polynomials.order_for_tolerance(0.1, 5.0))
 
 # %% [markdown]
-# At order 2 a state pays after about a thousand tokens, at order 4 after 413,555, and scores up to 5 want order 18. So the exact recurrence is a way to *understand* softmax, and low orders are a way to *compute* something like it. Narrow heads help, since the width is what is raised to a power:
+# At order 2 a state pays after about a thousand tokens, at order 4 after 413,555, and scores up to 5 want order 18 if every single weight is to be within 10 %. So the exact recurrence is a way to *understand* softmax, and low orders are a way to *compute* something like it. Narrow heads help, since the width is what is raised to a power:
 
 # %%
 for d in (4, 8, 16, 64):

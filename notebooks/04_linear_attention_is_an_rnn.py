@@ -345,7 +345,7 @@ for size in (1.0, 0.1, 0.001):
     print(f"{size:9}", *(f"{gap(size, kernel):10.6f}" for kernel in kernels))
 
 # %% [markdown]
-# Only the series does. For small queries softmax becomes the plain average of the past. That is order 0, and the feature maps have none. Identity and relu do not even notice: a factor on the query cancels between numerator and denominator, so their outputs stay as they are.
+# Only the series does. For small queries softmax becomes the plain average of the past. That is order 0; none of the three feature maps lets all weights become equal. Identity and relu do not even notice: a factor on the query cancels between numerator and denominator, so their outputs stay as they are.
 #
 # Linear attention with a feature map is another similarity, not softmax to first order.
 
@@ -366,7 +366,7 @@ for name in ("identity", "cosine", "relu", "elu_plus_one"):
     print(f"{name:12} states are equal:", torch.allclose(*states, atol=1e-12))
 
 # %% [markdown]
-# The states of linear attention are *equal*, so no query can separate the two pasts. In one the entries of each key agree, in the other they differ, and a map that works entry by entry cannot hold that (nor can the cosine, which only rescales a key). It takes the product $k_1 k_2$: order 2. (The paper argues so for the higher orders; the example is ours.)
+# The states of linear attention are *equal*, so no query can separate the two pasts. In one the entries of each key agree, in the other they differ, and a map that works entry by entry cannot hold that (the cosine fails here too: it is odd, and each past holds a key and its opposite). It takes the product $k_1 k_2$: order 2. (The paper argues so for the higher orders; the example is ours.)
 
 # %%
 products = [(past[:, 0] * past[:, 1]).sum().item() for past in (one_past, another)]
@@ -408,7 +408,7 @@ print("3: longer than 1000:", ((read[:2] / read[2]).norm() > 1000).item())
 # - If the similarity factorises, the query leaves the sum (4.1), the past becomes a state of constant size, and each token adds one outer product to it (4.2).
 # - Parallel, recurrent and chunked are the same function, and the state lets you cut a sequence anywhere.
 # - Plain linear attention is the order $n = 1$ of the series (4.3). With a feature map and an own denominator it is an order-1 RNN, and not a term of the series.
-# - Weights of both signs can cancel in the denominator. Weights that are never negative cannot: they give averages.
-# - No order-1 state holds products of two entries of a key.
+# - Weights of both signs can cancel in the denominator. Weights that are never negative cannot: unless all are 0, they give averages.
+# - No feature map that works entry by entry puts products of two entries of a key into the state.
 #
 # Back to [03 Powers of an inner product](03_powers_of_an_inner_product.ipynb) · On to [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb)

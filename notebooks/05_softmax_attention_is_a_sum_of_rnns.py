@@ -66,7 +66,7 @@ print(equations.check("5.1"))
 # %% [markdown]
 # The rows belong to $k_1 k_1$, $k_1 k_2$, $k_2 k_1$, $k_2 k_2$. The third token writes $(2, 1)$, $(-2, -1)$, $(-2, -1)$, $(2, 1)$.
 #
-# These are the products of two entries that no order-1 state could hold at the end of 04. (The two middle rows are equal, always: notebook 03 packs them into one.)
+# These are the products of two entries that no map working entry by entry could hold at the end of 04. (The two middle rows are equal, always: notebook 03 packs them into one.)
 
 # %% [markdown]
 # Reading is the same as in 04, with the query's power. $Q_4 = (1, -2)$ has the power $(1, -2, -2, 4)$. **Predict** the read-out by hand, then compare with the direct way: square the four scores $1, -2, 3, -\tfrac12$ and weigh the values with them.
@@ -99,7 +99,7 @@ print("closer than 1e-7:  ", (gate * sum(reads) - exact).norm().item() < 1e-7)
 print(equations.check("5.2"))
 
 # %% [markdown]
-# That is the sentence in the title. Nothing in the formula of softmax attention looks like a recurrence, and yet it is one: a sum of linear RNNs that only ever add. Linear attention is one of them, the order 1.
+# That is the sentence in the title, all but $G_t$, which comes further down. Nothing in the formula of softmax attention looks like a recurrence, and yet its numerator is one: a sum of linear RNNs that only ever add. Linear attention is one of them, the order 1.
 
 # %% [markdown]
 # ## What each order adds
@@ -127,7 +127,7 @@ figures.bars_figure(
     range(12),
     {"first entry of the output": parts[:, 0], "second entry": parts[:, 1]},
     title="What each order adds to the last output",
-    caption="The orders around 3, the largest score, add most.",
+    caption="In the first entry the orders 2 and 3 add most: the largest score is 3.",
     x_title="order n",
     y_title="contribution",
 )
@@ -139,7 +139,7 @@ figures.bars_figure(
 #
 # <details><summary>One answer</summary>
 #
-# $G_t$ holds the complete denominator, all orders of it, while the numerator still lacks some. Below we cut both at the same order.
+# $G_t$ holds the complete denominator, all orders of it, while the numerator still lacks some, and on this row what is missing is positive in both entries (in general a sum can overshoot). Below we cut both at the same order.
 #
 # </details>
 
@@ -294,7 +294,7 @@ figures.lines_figure(
 )
 
 # %% [markdown]
-# The reason is in the weights. The cell prints what stands for $e^x$ at the four scores of $-Q_4$. An odd polynomial falls below zero for negative scores, and then nothing is an average any more. Even orders stay positive, which is why the library's examples use them.
+# The reason is in the weights. The cell prints what stands for $e^x$ at the four scores of $-Q_4$. An odd polynomial falls below zero for scores negative enough (order 1 below $-1$), and then nothing is an average any more. Even orders stay positive, which is why the library's examples use them.
 
 # %%
 scores = -q[3] @ k.T  # (T,)
@@ -430,7 +430,7 @@ for order in (1, 2, 3):
 print("exp:                       rank", torch.linalg.matrix_rank(scores.exp()).item())
 
 # %% [markdown]
-# A weight read from a state of $D$ rows is an inner product of $D$ features, so the matrix of weights has rank $D$ at most. The matrix of exp has full rank for *any* number of different tokens (in exact arithmetic). So no state of this kind, whatever its features, gives the weights of exp for more tokens than it has rows. (The argument is ours.)
+# A weight read from a state of $D$ rows is an inner product of $D$ features, so the matrix of weights has rank $D$ at most. Think of queries that all read the same keys. With queries equal to the keys, as here, the matrix of exp has full rank for *any* number of different tokens (in exact arithmetic), because $e^{x y^\top}$ is a strictly positive definite kernel; dividing each row by its sum leaves the rank as it is. So no state of this kind, whatever its features, gives the weights of exp for more tokens than it has rows. (The argument is ours.)
 #
 # Equality for all inputs takes all orders; any finite number of them is an approximation, good for scores of limited size.
 
