@@ -10,7 +10,14 @@ import sys
 import pytest
 import torch
 
-from softattn_lib import VARIANTS, VariantUnavailableError
+from softattn_lib import (
+    VARIANTS,
+    AttentionVariant,
+    Polynomial,
+    PolynomialKernel,
+    VariantUnavailableError,
+    VisibleKeysNormalizer,
+)
 from softattn_lib.tasks.presets import PRESETS, preset
 from softattn_lib.tasks.records import read_rows
 from softattn_lib.tasks.training import (
@@ -207,6 +214,25 @@ def test_the_held_out_loss_is_that_of_the_returned_model():
 def test_mixed_precision_runs_and_the_next_run_may_have_another_one():
     assert math.isfinite(train("taylor_2", precision="bf16", **TINY).held_out_loss)
     assert train("taylor_2", **TINY).held_out_loss == train("taylor_2", **TINY).held_out_loss
+
+
+def test_the_model_of_a_mixed_precision_run_computes_in_its_own_precision(tmp_path):
+    result = train("taylor_2", precision="bf16", folder=tmp_path, **TINY)
+    model, _ = load_trained(tmp_path)
+    ids = torch.arange(10)[None]
+    assert torch.equal(result.model.eval()(ids).logits, model(ids).logits)
+
+
+def test_a_variant_of_ones_own_trains_and_can_be_loaded(tmp_path):
+    own = AttentionVariant("own", r"\sum l^2 v / n", kernel=PolynomialKernel(Polynomial((0, 0, 1))),
+                           normalizer=VisibleKeysNormalizer())  # fmt: skip
+    result = train(own, folder=tmp_path, **TINY)
+    assert result.row()["variant"] == "own"
+    with pytest.raises(KeyError, match="own"):
+        load_trained(tmp_path)
+    model, _ = load_trained(tmp_path, own)
+    ids = torch.arange(10)[None]
+    assert torch.equal(result.model.eval()(ids).logits, model(ids).logits)
 
 
 def test_progress_is_reported(capsys):

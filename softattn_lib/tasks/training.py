@@ -188,7 +188,7 @@ def train(
         parameters=sum(p.numel() for p in run.bare_model.parameters()),
         processes=accelerator.num_processes,
         device=accelerator.device,
-        model=run.bare_model,
+        model=accelerator.unwrap_model(run.model, keep_fp32_wrapper=False),
         tokenizer=corpus.tokenizer,
     )
     if store:
