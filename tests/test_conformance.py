@@ -22,7 +22,7 @@ ALL = ["inputs", "features", "sign", "causality", "forms", "splits", "gradients"
 PARALLEL_ONLY = ["inputs", "sign", "causality", "gradients"]
 
 
-FEW = ("order2", "order3_full", "elu_plus_one", "cosine")
+FEW = ("order2", "order3_full", "gaps", "relu", "elu_plus_one", "cosine")
 
 
 @pytest.mark.parametrize(

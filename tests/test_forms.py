@@ -123,13 +123,13 @@ def test_forms_agree_whatever_the_length(times, dtype, device):
     }
     widths = ((4, 5), (5, 2), (1, 3))  # d > e, d < e, d = 1
     for (d, e), (name, is_causal) in itertools.product(
-        widths, itertools.product(("order2", "order3"), (True, False))
+        widths, itertools.product(("order2", "order3", "relu"), (True, False))
     ):
         kernel, weight = KERNELS[name]
         q, k, v, generator = inputs(dtype, device, num_queries=num_queries, T=num_keys, d=d, e=e)
         options = gates(generator, q, k, gate="after", decay=True, mask=True)
         options.update(is_causal=is_causal, scale=SCALE)
-        for normalizer in ("sum", "visible_keys"):
+        for normalizer in ("sum", "visible_keys", "l2"):
             divide = NORMALIZERS[normalizer]
             expected, slack = Sums(q, k, v, weight=weight, **options).over(divide)
             outs, states = zip(

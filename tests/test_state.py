@@ -56,9 +56,10 @@ def test_any_split_in_any_forms_gives_the_same(kernel, name):
     options.update(kernel=KERNELS[kernel][0], normalizer=NORMALIZERS[name].normalizer, scale=0.45)
     expected, expected_state = parallel_attention(q, k, v, **options)
     for forms in itertools.product(FORMS, repeat=2):
-        out, state = in_pieces(q, k, v, (4,), forms, **options)
-        torch.testing.assert_close(out, expected, **CLOSE)
-        assert_same(state, expected_state)
+        for cuts in ((1,), (4,)):
+            out, state = in_pieces(q, k, v, cuts, forms, **options)
+            torch.testing.assert_close(out, expected, **CLOSE)
+            assert_same(state, expected_state)
 
 
 def test_every_way_to_cut_a_sequence():
@@ -249,7 +250,7 @@ def test_a_masked_token_leaves_no_trace(mask, form):
         expected, expected_state = FORMS[form](
             *(x[..., key_mask, :] for x in (q, k, v)), **kept, **settings
         )
-        for poison in (math.nan, 1e200):
+        for poison in (0.0, math.nan, math.inf, 1e200):
             hidden = (~key_mask).unsqueeze(-1)
             tensors = (q, k.masked_fill(hidden, poison), v.masked_fill(hidden, poison))
             bad = {n: x.clone() if n in ALONG_TIME else x for n, x in options.items()}
