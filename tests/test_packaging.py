@@ -43,7 +43,6 @@ DISTRIBUTIONS = {"yaml": "pyyaml"}  # where the name that is imported is another
 OURS = {"softattn_lib", "tools", "tests"}
 USED_WITHOUT_IMPORT = {
     "jupyterlab": "`make lab` starts it",
-    "anywidget": "the live figures of plotly need it",
     "gguf": "transformers reads the file of the small model with it",
     "safetensors": "the small model is stored in its format",
     "nbval": "plugin of pytest",

@@ -93,7 +93,7 @@ class RecallResult:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "accuracy": f"{self.accuracy:.4f}",
             "held_out_loss": f"{self.loss:.4f}",
-            "seconds": f"{self.seconds:.1f}",
+            "seconds": f"{self.seconds:.3g}",
             "commit": code_version(),
             "machine": machine(),
         }

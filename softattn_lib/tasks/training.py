@@ -112,7 +112,7 @@ class TrainingResult:
             "parameters": self.parameters,
             "train_loss": f"{self.train_loss:.4f}",
             "held_out_loss": f"{self.held_out_loss:.4f}",
-            "seconds": f"{self.history.seconds:.1f}",
+            "seconds": f"{self.history.seconds:.3g}",
             "processes": self.processes,
             "commit": code_version(),
             "machine": machine(self.device),
