@@ -150,6 +150,22 @@ def test_a_move_is_one_message_also_after_resets(name, monkeypatch):
 
 
 @each_widget
+def test_the_figure_goes_to_the_page_whole(name, monkeypatch):
+    """Else a slow page can draw it before its traces come."""
+    opened, really_open = [], ipywidgets.Widget.open
+
+    def watch(part):
+        if isinstance(part, go.FigureWidget):
+            opened.append((len(part._widget_data), bool(part._widget_layout), part._config))
+        really_open(part)
+
+    monkeypatch.setattr(ipywidgets.Widget, "open", watch)
+    figure = WIDGETS[name].mount().figure
+    assert opened == [(len(figure.data), True, figure._config)]
+    assert figure._config["responsive"] and figure.comm is not None
+
+
+@each_widget
 def test_reset_brings_the_first_picture_back(name):
     widget = WIDGETS[name].mount()
     first = widget.figure.to_json(), widget.read_out.value

@@ -71,8 +71,9 @@ class Explorer(ipywidgets.VBox):
             setattr(self, name, control)
         result = compute(**self._defaults)
         self._static = draw(result)
-        self.figure = go.FigureWidget(self._static)
+        self.figure = _LiveFigure(self._static)
         self.figure._config = {"responsive": True, "displayModeBar": False}
+        self.figure.open()
         self.read_out = ipywidgets.HTML(read_out(result))
         self.error_box = ipywidgets.HTML()
         self.reset_button = ipywidgets.Button(
@@ -133,6 +134,18 @@ class Explorer(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs):
         bundle = super()._repr_mimebundle_(**kwargs)
         return {**bundle, PLOTLY: json.loads(self._static.to_json())}
+
+
+class _LiveFigure(go.FigureWidget):
+    """A live figure that goes to the page whole, by a call of `open` after it is made.
+
+    plotly's own goes there empty and has its traces sent after, so that a slow page can draw it
+    before they come, and then shows empty axes.
+    """
+
+    def open(self):
+        if self._widget_data:  # not yet within the constructor
+            super().open()
 
 
 class _Fit(anywidget.AnyWidget):
