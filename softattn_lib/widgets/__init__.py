@@ -1,6 +1,12 @@
 """Widgets for the notebooks: `NAME.mount()` shows one, `NAME.draw(NAME.compute(...))` a still."""
 
-from . import approximation_error, recurrence_stepper, state_growth
+from . import approximation_error, order_explorer, recurrence_stepper, state_growth
 from .base import Explorer
 
-__all__ = ["Explorer", "approximation_error", "recurrence_stepper", "state_growth"]
+__all__ = [
+    "Explorer",
+    "approximation_error",
+    "order_explorer",
+    "recurrence_stepper",
+    "state_growth",
+]
