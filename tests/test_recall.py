@@ -65,6 +65,7 @@ def test_variants_start_from_the_same_weights_and_see_the_same_sequences():
         assert torch.equal(weight, models["gate"][name]), name
 
 
+@pytest.mark.slow
 def test_softmax_learns_what_the_first_order_cannot():
     task = {"pairs": 6, "symbols": 12, "steps": 250, "batch_size": 32}
     assert recall("softmax", **task).accuracy > 0.95

@@ -279,6 +279,7 @@ def test_progress_bars_are_put_back(before):
         set_bars[was]()
 
 
+@pytest.mark.slow
 def test_importing_is_light():
     code = (
         "import sys, torch; before = set(sys.modules)\n"

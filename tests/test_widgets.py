@@ -257,6 +257,7 @@ def every_part(widget):
     return [widget, *(p for c in getattr(widget, "children", ()) for p in every_part(c))]
 
 
+@pytest.mark.slow
 def test_importing_is_light():
     """The library does not load plotly, and live figures do not load the slow import."""
     code = (
