@@ -66,6 +66,13 @@ def test_ranges_are_those_of_the_visible_pairs(scores):
             assert lowest[row, head] == seen.min() and highest[row, head] == seen.max()
 
 
+def test_ranges_of_scores_that_are_all_positive_or_all_negative(scores):
+    for shift in (20, -20):
+        lowest, highest = score_range(scores + shift)
+        expected = score_range(scores)
+        torch.testing.assert_close((lowest, highest), tuple(x + shift for x in expected))
+
+
 def test_heads_are_ranked_by_their_largest_score_in_size(captured, scores):
     ranked = rank_heads(captured)
     assert {(h.layer, h.head) for h in ranked} == {(n, h) for n in LAYERS for h in range(HEADS)}
