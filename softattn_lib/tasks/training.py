@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.state import AcceleratorState, GradientState
+from accelerate.state import AcceleratorState
 from accelerate.utils import load_checkpoint_in_model
 from torch.utils.data import DataLoader, Subset
 from tqdm import tqdm
@@ -252,10 +252,8 @@ def load_trained(folder: str | Path, variant_name: AttentionVariant | None = Non
 
 
 def _accelerator(settings: Preset, cpu: bool) -> Accelerator:
-    # accelerate keeps these for the whole process: an earlier run there may have had another
-    # precision, or have been interrupted.
+    # accelerate keeps it for the whole process, where an earlier run may have had another precision
     AcceleratorState._reset_state()
-    GradientState._reset_state()
     accelerator = Accelerator(
         # Without an accelerator it has to be told, or processes would not know of each other.
         cpu=cpu or not torch.accelerator.is_available(),
