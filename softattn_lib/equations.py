@@ -148,11 +148,7 @@ def _poisson(x):
 
 
 def _kronecker(x):
-    pairs = _scores(x)
-    return max(
-        _gap(features.kronecker_power(x.q, n) @ features.kronecker_power(x.k, n).mT, pairs**n)
-        for n in range(5)
-    )
+    return _powers_against_scores(x, features.kronecker_power)
 
 
 def _mixed_product(x):
@@ -163,11 +159,11 @@ def _mixed_product(x):
 
 
 def _multinomial(x):
-    pairs = _scores(x)
-    return max(
-        _gap(features.symmetric_power(x.q, n) @ features.symmetric_power(x.k, n).mT, pairs**n)
-        for n in range(5)
-    )
+    return _powers_against_scores(x, features.symmetric_power)
+
+
+def _powers_against_scores(x, power):
+    return max(_gap(power(x.q, n) @ power(x.k, n).mT, _scores(x) ** n) for n in range(5))
 
 
 def _factorised(x):

@@ -12,7 +12,7 @@ from functools import lru_cache, wraps
 
 import torch
 
-from .polynomials import Polynomial
+from .polynomials import Polynomial, check_order
 
 MAX_FEATURES = 20_000_000  # beyond this, one key alone takes 80 MB in float32
 
@@ -37,7 +37,7 @@ def kronecker_power(x: torch.Tensor, n: int) -> torch.Tensor:
         >>> kronecker_power(torch.tensor([2.0, 3.0]), 2)
         tensor([4., 6., 6., 9.])
     """
-    _check(x, _degree(n), packed=False)
+    _check(x, check_order(n, "n"), packed=False)
     power = torch.ones_like(x[..., :1])
     for _ in range(n):
         power = (power.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
@@ -63,7 +63,7 @@ def symmetric_power(x: torch.Tensor, n: int) -> torch.Tensor:
         >>> symmetric_power(torch.tensor([2.0, 3.0]), 2)  # 2*2, sqrt(2)*2*3, 3*3
         tensor([4.0000, 8.4853, 9.0000])
     """
-    _check(x, _degree(n), packed=True)
+    _check(x, check_order(n, "n"), packed=True)
     multiplicity = _multiplicities(x.shape[-1], (n,)).sqrt()
     return _monomials(x, (n,)) * multiplicity.to(x)
 
@@ -156,7 +156,7 @@ def num_features(d: int, order: int, packed: bool = True) -> int:
     """
     if d < 1:
         raise ValueError(f"d must be >= 1, got {d}")
-    return sum(features_of_degree(d, n, packed) for n in range(_degree(order, "order") + 1))
+    return sum(features_of_degree(d, n, packed) for n in range(check_order(order) + 1))
 
 
 def _monomials(x: torch.Tensor, powers: tuple[int, ...]) -> torch.Tensor:
@@ -214,21 +214,12 @@ def _multiplicities(d: int, powers: tuple[int, ...]) -> torch.Tensor:
 @_made_once
 def _query_factors(d: int, polynomial: Polynomial, packed: bool) -> torch.Tensor:
     """Coefficient times multiplicity of every feature, in float64."""
-    ones = torch.ones(0, dtype=torch.float64)
-    return torch.cat(
-        [ones]
-        + [
-            c * (_multiplicities(d, (n,)) if packed else ones.new_ones(d**n))
-            for n, c in enumerate(polynomial.coefficients)
-            if c != 0
-        ]
-    )
-
-
-def _degree(n, name: str = "n") -> int:
-    if not isinstance(n, int) or isinstance(n, bool) or n < 0:
-        raise ValueError(f"{name} must be an integer >= 0, got {n!r}")
-    return n
+    factors = [torch.ones(0, dtype=torch.float64)]  # of the zero polynomial
+    for n in polynomial.powers:
+        ones = torch.ones(features_of_degree(d, n, packed), dtype=torch.float64)
+        repeats = _multiplicities(d, (n,)) if packed else ones
+        factors.append(polynomial.coefficients[n] * repeats)
+    return torch.cat(factors)
 
 
 def _check(x: torch.Tensor, n: int, packed: bool) -> None:

@@ -12,7 +12,13 @@ from .numerics import safe_divide
 from .parallel import parallel_attention, softmax_attention
 from .recurrent import recurrent_attention
 from .state import AttentionState
-from .variants import AttentionVariant, VariantUnavailableError, variant
+from .variants import (
+    LEARNED_GATES,
+    VARIANTS,
+    AttentionVariant,
+    VariantUnavailableError,
+    variant,
+)
 
 FORMS = {
     "parallel": parallel_attention,
@@ -126,7 +132,7 @@ class SoftAttention(nn.Module):
         place = {"device": device, "dtype": dtype}
         if chosen.input_gate == "sigmoid":
             self.input_gate = nn.Linear(hidden_size, self.num_key_heads, **place)
-        if chosen.output_gate in ("sigmoid", "exp_negative", "running_sum"):
+        if chosen.output_gate in LEARNED_GATES:
             self.output_gate = nn.Linear(hidden_size, self.num_heads, **place)
         if "power_of_position" in (chosen.input_gate, chosen.output_gate):
             heads = self.num_key_heads if chosen.input_gate else self.num_heads
@@ -257,7 +263,7 @@ class SoftAttention(nn.Module):
 
     @property
     def _is_plain_softmax(self) -> bool:
-        return self.variant.name == "softmax"
+        return self.variant is VARIANTS["softmax"]
 
     def _core(self) -> dict:
         chosen = self.variant

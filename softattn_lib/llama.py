@@ -151,7 +151,7 @@ def capture_attention(
         kwargs["dropout"] = 0.0
         return sdpa(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 
-    with torch.no_grad(), _attention_function(model, attention):
+    with torch.no_grad(), attention_function(model, attention):
         model.base_model(input_ids=token_ids[None].to(model.device), use_cache=False)
     if len(captured) != len(wanted):
         raise ValueError(
@@ -163,7 +163,7 @@ def capture_attention(
 
 
 @contextmanager
-def _attention_function(model, function: Callable):
+def attention_function(model, function: Callable):
     """While this lasts, every attention layer of the model calls ``function``, then what it did."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS

@@ -155,8 +155,6 @@ class LayerNormalizer(Normalizer):
 class TimesWidthNormalizer(Normalizer):
     """y times its width e; a step for `ChainNormalizer`."""
 
-    cancels_unit = False
-
     def __call__(self, numerator, denominator, visible, log_unit):
         return numerator * numerator.shape[-1]
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from .call import Call, attention_form
 from .checks import check_shapes, check_tensors, expand
 from .kernels import ExpKernel
+from .recurrent import read
 from .state import resolve_scale
 
 
@@ -99,22 +100,13 @@ def softmax_attention(q, k, v, *, scale=None, is_causal=True, enable_gqa=False, 
         return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, **options)
     if key_mask is not None:  # a weight of 0 does not hide a NaN
         k, v = (x.masked_fill(~key_mask.unsqueeze(-1), 0) for x in (k, v))
-    visible = _visible_pairs(q, k, is_causal, enable_gqa, key_mask)
-    sees_nothing = ~visible.any(-1, keepdim=True)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | sees_nothing, **options)
+        if enable_gqa:
+            key_mask = key_mask.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-2)
+        key_mask = key_mask.unsqueeze(-2)
+    hidden = _hidden_pairs(q.shape[-2], k.shape[-2], is_causal, key_mask, q.device)
+    sees_nothing = hidden.all(-1, keepdim=True)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden | sees_nothing, **options)
     return out.masked_fill(sees_nothing, 0)
-
-
-def _visible_pairs(q, k, is_causal, enable_gqa, key_mask) -> torch.Tensor:
-    """(..., T_q, T_k): True where a query sees a key."""
-    visible = q.new_ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
-    if is_causal:
-        visible = ~_future(q.shape[-2], k.shape[-2], q.device)
-    if key_mask is None:
-        return visible
-    if enable_gqa:
-        key_mask = key_mask.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-2)
-    return visible & key_mask.unsqueeze(-2)
 
 
 def accumulate_parallel(call: Call):
@@ -128,7 +120,10 @@ def accumulate_parallel(call: Call):
 
 def _pair_weights(call: Call):
     """Weights of all pairs, (..., G, T_q, T_k), masked and decayed, in units of exp(log_unit)."""
-    hidden, log_decay = _hidden_pairs(call), _pair_log_decay(call)
+    key_mask = None if call.key_mask is None else call.key_mask.unsqueeze(-2).unsqueeze(-2)
+    sizes = (call.q.shape[-2], call.num_keys)
+    hidden = _hidden_pairs(*sizes, call.is_causal, key_mask, call.q.device)
+    log_decay = _pair_log_decay(call)
     scores = call.kernel.scores(call.q, call.k.unsqueeze(-3), call.scale).masked_fill(hidden, 0)
     if not isinstance(call.kernel, ExpKernel):
         weights = call.kernel.weight(scores).masked_fill(hidden, 0)
@@ -143,14 +138,13 @@ def _pair_weights(call: Call):
     return (log_weights - log_unit).exp(), log_unit
 
 
-def _hidden_pairs(call: Call) -> torch.Tensor:
-    """(..., 1, T_q, T_k), broadcastable: True where a query must not see a key."""
-    hidden = call.q.new_zeros((), dtype=torch.bool)
-    if call.is_causal:
-        hidden = _future(call.q.shape[-2], call.num_keys, call.q.device)
-    if call.key_mask is not None:
-        hidden = hidden | ~call.key_mask.unsqueeze(-2).unsqueeze(-2)
-    return hidden
+def _hidden_pairs(num_queries: int, num_keys: int, is_causal, key_mask, device) -> torch.Tensor:
+    """(..., T_q, T_k): True where a query must not see a key; key_mask is (..., 1, T_k) or None."""
+    if is_causal:
+        hidden = _future(num_queries, num_keys, device)
+    else:
+        hidden = torch.zeros(num_queries, num_keys, dtype=torch.bool, device=device)
+    return hidden if key_mask is None else hidden | ~key_mask
 
 
 def _future(num_queries: int, num_keys: int, device) -> torch.Tensor:
@@ -184,14 +178,14 @@ def _decay_to_end(log_decay: torch.Tensor) -> torch.Tensor:
 
 def _read_past(call: Call) -> torch.Tensor:
     """What the queries read from the state before the first key, (..., G, T_q, e+1)."""
-    read = call.kernel.query_features(call.q, call.scale) @ call.state.sums.unsqueeze(-3)
+    past = read(call.state.sums, call.kernel.query_features(call.q, call.scale))
     if call.log_decay is None:
-        return read
+        return past
     if call.is_causal:
         decay = call.log_decay.cumsum(-1)[..., call.offset :]
     else:
         decay = call.log_decay.sum(-1, keepdim=True)
-    return read * decay.exp().unsqueeze(-2).unsqueeze(-1)
+    return past * decay.exp().unsqueeze(-2).unsqueeze(-1)
 
 
 def final_state(call: Call):

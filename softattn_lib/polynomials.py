@@ -107,7 +107,7 @@ def taylor(order: int, center: float = 0.0) -> Polynomial:
         >>> abs(taylor(8, center=3.0)(3.0) - math.exp(3.0)) < 1e-12
         True
     """
-    order = _checked_order(order)
+    order = check_order(order)
     if not abs(center) <= 700:
         raise ValueError(f"center must be between -700 and 700, where exp is a float, got {center}")
     c, scale = Fraction(center), math.exp(center)
@@ -127,7 +127,7 @@ def remainder_bound(order: int, radius: float) -> float:
         >>> remainder_bound(2, 1.0) >= math.e - 2.5
         True
     """
-    order, radius = _checked_order(order), _checked_radius(radius)
+    order, radius = check_order(order), _checked_radius(radius)
     if radius == 0:
         return 0.0
     return _exp((order + 1) * math.log(radius) - math.lgamma(order + 2) + radius)
@@ -144,7 +144,7 @@ def weight_error_bound(order: int, radius: float) -> float:
         >>> round(weight_error_bound(4, 1.0), 6), round(abs(taylor(4)(-1.0) * math.e - 1), 6)
         (0.019356, 0.019356)
     """
-    order, radius = _checked_order(order), _checked_radius(radius)
+    order, radius = check_order(order), _checked_radius(radius)
     if radius == 0:
         return 0.0
     log_radius, log_factorial = math.log(radius), math.lgamma(order + 1)
@@ -202,9 +202,10 @@ def order_for_tolerance(tolerance: float, radius: float) -> int:
     return order
 
 
-def _checked_order(order) -> int:
+def check_order(order, name: str = "order") -> int:
+    """The order itself, if it is an integer >= 0."""
     if not isinstance(order, int) or isinstance(order, bool) or order < 0:
-        raise ValueError(f"order must be an integer >= 0, got {order!r}")
+        raise ValueError(f"{name} must be an integer >= 0, got {order!r}")
     return order
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .llama import CapturedAttention, _attention_function
+from .llama import CapturedAttention, attention_function
 from .numerics import safe_divide
 from .parallel import parallel_attention
 from .polynomials import taylor
@@ -206,7 +206,7 @@ def next_token_loss(
         out, _ = parallel_attention(query, key, value, kernel=kernel, **options)
         return out.transpose(1, 2), None  # (batch, T, heads, e)
 
-    with torch.no_grad(), _attention_function(model, attention):
+    with torch.no_grad(), attention_function(model, attention):
         loss = model(token_ids[None], labels=token_ids[None], use_cache=False).loss.item()
     if len(replaced) < model.config.num_hidden_layers:
         raise ValueError("model has layers of swapped attention; call restore_attention first")
