@@ -52,6 +52,13 @@ def parser():
     _add_settings(train)
     train.set_defaults(run=run_train)
 
+    evaluate = commands.add_parser("evaluate", help="test trained models with other variants")
+    evaluate.add_argument("folder", nargs="+", help="of a finished run")
+    evaluate.add_argument("--variant", nargs="+", required=True, help="to test with")
+    evaluate.add_argument("--text", help="file that the runs were trained on, if not the default")
+    evaluate.add_argument("--results", help="CSV file that a row for each test is appended to")
+    evaluate.set_defaults(run=run_evaluate)
+
     sweep = commands.add_parser("sweep", help="run variants times seeds from a YAML file")
     sweep.add_argument("file")
     sweep.set_defaults(run=run_sweep)
@@ -142,6 +149,23 @@ def run_train(options):
         f"{result.variant}  {result.preset_name}  seed {result.seed}  held-out loss "
         f"{result.held_out_loss:.4f} nats per token  {result.history.seconds:.1f} s"
     )
+    return 0
+
+
+@one_line_errors
+def run_evaluate(options):
+    from softattn_lib.tasks.evaluation import evaluate
+    from softattn_lib.tasks.records import append_row
+
+    for folder in options.folder:
+        for name in options.variant:
+            row = evaluate(folder, name, text=options.text)
+            if options.results:
+                append_row(options.results, row)
+            print(
+                f"trained with {row['trained']} (seed {row['seed']}), tested with {row['tested']}: "
+                f"held-out loss {row['held_out_loss']} nats per token"
+            )
     return 0
 
 

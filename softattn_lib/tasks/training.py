@@ -164,14 +164,7 @@ def train(
     if results:
         check_columns(results, COLUMNS)
     accelerator = _accelerator(settings, cpu)
-    corpus = make_corpus(
-        text,
-        length=settings.length,
-        tokenizer=settings.tokenizer,
-        vocab_size=settings.vocab_size,
-        held_out=settings.held_out,
-        column=column,
-    )
+    corpus = corpus_for(settings, text, column)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         run = _Run(accelerator, chosen, settings, corpus, seed)
@@ -226,6 +219,23 @@ def build_model(
     model = LlamaForCausalLM(config)
     swap_attention(model, variant_name)
     return model
+
+
+def corpus_for(settings: Preset, text=None, column: str = "text") -> Corpus:
+    """What a model of these settings reads of a text; text and column as in `text.make_corpus`.
+
+    >>> from softattn_lib.tasks.presets import PRESETS
+    >>> corpus_for(PRESETS["mini"]).train[0].shape  # a sequence and the token after it
+    torch.Size([65])
+    """
+    return make_corpus(
+        text,
+        length=settings.length,
+        tokenizer=settings.tokenizer,
+        vocab_size=settings.vocab_size,
+        held_out=settings.held_out,
+        column=column,
+    )
 
 
 def load_trained(folder: str | Path, variant_name: AttentionVariant | None = None):
