@@ -1,9 +1,11 @@
 """Results as rows of one tidy table: where they come from, and how they are kept."""
 
 import csv
+import math
 import os
 import platform
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -91,6 +93,64 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
         return []
     with Path(path).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One number of several runs that differ in their seed.
+
+    Attributes:
+        values: one a run, in the order of the rows; NaN where a run diverged.
+        mean, lowest, highest: of the values; NaN, all three, as soon as one of them is.
+    """
+
+    mean: float
+    lowest: float
+    highest: float
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values) -> "Summary":
+        """The summary of one number a run."""
+        values = tuple(values)
+        if any(map(math.isnan, values)):
+            return cls(math.nan, math.nan, math.nan, values)
+        return cls(sum(values) / len(values), min(values), max(values), values)
+
+    def overlaps(self, other: "Summary") -> bool:
+        """Whether the two ranges from lowest to highest share a number; never with a NaN.
+
+        >>> Summary.of([1.0, 2.0]).overlaps(Summary.of([1.5, 3.0]))
+        True
+        """
+        return self.lowest <= other.highest and other.lowest <= self.highest
+
+
+def summarize(rows: list[dict], column: str, by: str = "variant") -> dict[str, Summary]:
+    """Mean and range over the seeds, for each variant.
+
+    Args:
+        rows: of a table, as `read_rows` gives them.
+        column: whose numbers to summarize.
+        by: column whose values tell the groups apart, in the order in which they appear.
+
+    Raises:
+        ValueError: there are no rows, or a value is not a number.
+        KeyError: a column is not there.
+
+    >>> rows = [{"variant": "l2", "loss": "1.0"}, {"variant": "l2", "loss": "2.0"}]
+    >>> summarize(rows, "loss")["l2"]
+    Summary(mean=1.5, lowest=1.0, highest=2.0, values=(1.0, 2.0))
+    """
+    if not rows:
+        raise ValueError("rows is empty; is the table where it was looked for?")
+    missing = [name for name in (column, by) if name not in rows[0]]
+    if missing:
+        raise KeyError(f"no column {missing[0]!r}; the table has {', '.join(rows[0])}")
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        groups.setdefault(row[by], []).append(float(row[column]))
+    return {name: Summary.of(values) for name, values in groups.items()}
 
 
 def _columns(path: Path) -> list[str]:
