@@ -111,9 +111,11 @@ def capture_attention(
 ) -> CapturedAttention:
     """Run a text through a model and keep what its attention layers compute with.
 
-    Works for the causal models of transformers whose layers go through its attention interface:
-    Llama and its relatives. The model is left as it was, also when something fails: its attention
-    implementation is put back and no gradient is taken.
+    Works for the causal models of transformers whose layers go through its attention interface,
+    Llama and its relatives, and for swapped layers, which compute on as the variant does: of these
+    queries, keys and values are those before clamp, feature map and gates. The model is left as it
+    was, also when something fails: its attention implementation is put back and no gradient is
+    taken.
 
     Args:
         model: a ``LlamaForCausalLM``, the ``LlamaModel`` inside, or a relative.
@@ -151,13 +153,30 @@ def capture_attention(
         kwargs["dropout"] = 0.0
         return sdpa(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 
-    with torch.no_grad(), attention_function(model, attention):
-        model.base_model(input_ids=token_ids[None].to(model.device), use_cache=False)
+    def swapped_attention(module, args, inputs):
+        if (layer := module.layer_idx) in wanted:
+            query, key, value = module._heads(
+                inputs["hidden_states"], inputs["position_embeddings"], None
+            )
+            scale = module.head_dim**-0.5 if module.variant.scale is None else module.variant.scale
+            visible = _visible(inputs["attention_mask"], query)
+            captured[layer] = LayerAttention(layer, query[0], key[0], value[0], scale, visible)
+
+    hooks = [
+        module.register_forward_pre_hook(swapped_attention, with_kwargs=True)
+        for module in model.modules()
+        if isinstance(module, _SwappedAttention)
+    ]
+    try:
+        with torch.no_grad(), attention_function(model, attention):
+            model.base_model(input_ids=token_ids[None].to(model.device), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
     if len(captured) != len(wanted):
         raise ValueError(
             f"model is a {type(model).__name__}, whose layers do not go through transformers' "
-            "attention interface; a model of the Llama family does, unless its attention is "
-            "swapped (restore_attention undoes that)"
+            "attention interface; a model of the Llama family does"
         )
     return CapturedAttention(tokens, captured)
 

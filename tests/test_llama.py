@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from softattn_lib import small_model
-from softattn_lib.llama import capture_attention, load_small_model
+from softattn_lib.llama import capture_attention, load_small_model, swap_attention
+from softattn_lib.scores import series_weights
 
 TEXT = "The cat sat on the mat. It was warm, and the cat was happy."
 # Every size differs from every other, and Hq * d differs from the hidden size.
@@ -130,6 +131,37 @@ def test_output_of_every_layer(model):
 
 def test_weights_of_every_layer(model):
     assert_same_weights(model, capture_attention(model, None, IDS), IDS, tolerance=1e-5)
+
+
+def test_a_layer_swapped_for_softmax_shows_what_the_original_did():
+    model = make()
+    expected = capture_attention(model, None, IDS)
+    swap_attention(model, "softmax", layers=[1, 2])  # layer 0 stays an original
+    captured = capture_attention(model, None, IDS)
+    assert list(captured.layers) == [0, 1, 2]
+    for index, layer in captured.layers.items():
+        was = expected.layers[index]
+        assert layer.scale == was.scale and torch.equal(layer.visible, was.visible)
+        for part in ("query", "key", "value"):
+            torch.testing.assert_close(getattr(layer, part), getattr(was, part))
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_swapped_layers_compute_on_as_their_variant_does():
+    model = make()
+    before = capture_attention(model, None, IDS).layers[2].scores()
+    swap_attention(model, "taylor_2")
+    captured = capture_attention(model, None, IDS)
+    for layer, expected in zip(
+        captured.layers.values(), attention_outputs(model, IDS), strict=True
+    ):
+        heads = series_weights(layer.scores(), 2) @ layer.value_for_each_query_head()
+        with torch.no_grad():
+            out = model.model.layers[layer.layer].self_attn.o_proj(heads.transpose(0, 1).flatten(1))
+        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(captured.layers[2].scores(), before)
+    swap_attention(model, "linear_relu")
+    assert capture_attention(model, None, IDS).layers[0].scale == 1
 
 
 def test_scores_of_a_half_precision_model_are_float32():
