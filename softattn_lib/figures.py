@@ -15,6 +15,7 @@ from .theme import (
     DIVERGING,
     SEQUENTIAL,
     TEMPLATE,
+    VERMILLION,
     compact,
     headline,
     style,
@@ -75,6 +76,54 @@ def bars_figure(
     figure = _figure(traces, title, caption, x_title, y_title)
     figure.update_xaxes(tickvals=positions, ticktext=_words(labels))
     figure.update_yaxes(type="log" if log_y else "linear")
+    return figure
+
+
+def points_figure(groups, *, title, caption="", x_title="", reference=None) -> go.Figure:
+    """A row of points for each name, the first on top, with a bar at their mean.
+
+    Args:
+        groups: {name: values}, for instance one value a seed. A NaN leaves the row without a bar,
+            and its name says how many there are.
+        reference: name of a row whose mean is drawn through all rows.
+        title, caption, x_title: as in `lines_figure`.
+
+    Example:
+        >>> figure = points_figure({"a": [1, 3], "b": [2, float("nan")]}, title="Losses")
+        >>> figure.data[1].x.tolist(), figure.layout.yaxis.ticktext
+        ([2.0, nan], ('a', 'b (1 of 2 NaN)'))
+    """
+    values = {name: compact(points).ravel() for name, points in groups.items()}
+    means = compact([points.mean() for points in values.values()])
+    rows = [row for row, points in enumerate(values.values()) for _ in points]
+    traces = [
+        go.Scatter(
+            x=np.concatenate(list(values.values())),
+            y=rows,
+            name="one run",
+            mode="markers",
+            marker={**style(0)["marker"], "opacity": 0.7},
+        ),
+        go.Scatter(
+            x=means,
+            y=list(range(len(means))),
+            name="mean",
+            mode="markers",
+            marker={"symbol": "line-ns-open", "size": 14, "line_width": 2, "color": VERMILLION},
+        ),
+    ]
+    figure = _figure(traces, title, caption, x_title, "")
+    names = [
+        name + (f" ({nan} of {len(points)} NaN)" if (nan := np.isnan(points).sum()) else "")
+        for name, points in values.items()
+    ]
+    figure.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=_words(names), range=[len(names) - 0.5, -0.5]
+    )
+    figure.update_layout(height=max(HEIGHT, 150 + 19 * len(names)))
+    figure.update_layout(legend_y=-80 / figure.layout.height)
+    if reference is not None:
+        figure.add_vline(x=means[list(values).index(reference)], line={"dash": "dot", "width": 1})
     return figure
 
 

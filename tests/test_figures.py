@@ -95,6 +95,24 @@ def test_bars():
     assert figure.layout.yaxis.type == "log"
 
 
+def test_points_stand_in_the_row_of_their_name():
+    groups = {"b": [3.0, 1.0], "<a>": torch.tensor([2.0]), "c": [1.0, np.nan, 5.0]}
+    figure = figures.points_figure(groups, title="t", x_title="loss", reference="<a>")
+    points, means = figure.data
+    assert points.y == (0, 0, 1, 2, 2, 2)
+    np.testing.assert_array_equal(points.x, [3, 1, 2, 1, np.nan, 5])
+    np.testing.assert_array_equal(means.x, [2, 2, np.nan])
+    assert figure.layout.yaxis.ticktext == ("b", "&lt;a&gt;", "c (1 of 3 NaN)")
+    top, bottom = reversed(figure.layout.yaxis.range)
+    assert top < 0 and bottom > 2  # the first row is on top
+    (line,) = figure.layout.shapes
+    assert line.x0 == line.x1 == 2
+    few = figures.points_figure(groups, title="t").layout
+    assert not few.shapes and few.height == 420
+    many = figures.points_figure({str(n): [1.0] for n in range(30)}, title="t")
+    assert many.layout.height > 600
+
+
 def test_histogram_counts_every_value_in_common_bins():
     generator = torch.Generator().manual_seed(0)
     samples = {"a": torch.randn(50, 2, generator=generator), "b": torch.ones(7)}
