@@ -16,6 +16,13 @@ def test_examples_run():
     assert results.attempted > 5 and results.failed == 0
 
 
+@pytest.mark.slow
+def test_the_page_on_a_kernel_of_your_own_runs():
+    page = ROOT / "notebooks" / "your_own_kernel.md"
+    results = doctest.testfile(str(page), module_relative=False)
+    assert results.attempted > 15 and results.failed == 0
+
+
 def header_minutes(path):
     return int(re.search(r"\*\*Minutes:\*\* (\d+)", path.read_text(encoding="utf-8"))[1])
 
@@ -46,6 +53,10 @@ def test_make_targets_exist():
     assert named and named <= targets
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
-def test_links_lead_somewhere(link):
-    assert (ROOT / link).exists()
+@pytest.mark.parametrize("page", ["README.md", "notebooks/your_own_kernel.md"])
+def test_links_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    assert links
+    for link in links:
+        assert ((ROOT / page).parent / link).exists(), link
