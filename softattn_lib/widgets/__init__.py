@@ -1,12 +1,19 @@
 """Widgets for the notebooks: `NAME.mount()` shows one, `NAME.draw(NAME.compute(...))` a still."""
 
-from . import approximation_error, order_explorer, recurrence_stepper, state_growth
+from . import (
+    approximation_error,
+    order_explorer,
+    recall_capacity,
+    recurrence_stepper,
+    state_growth,
+)
 from .base import Explorer
 
 __all__ = [
     "Explorer",
     "approximation_error",
     "order_explorer",
+    "recall_capacity",
     "recurrence_stepper",
     "state_growth",
 ]
