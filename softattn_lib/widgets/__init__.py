@@ -1,6 +1,7 @@
 """Widgets for the notebooks: `NAME.mount()` shows one, `NAME.draw(NAME.compute(...))` a still."""
 
 from . import (
+    ablation_explorer,
     approximation_error,
     order_explorer,
     recall_capacity,
@@ -11,6 +12,7 @@ from .base import Explorer
 
 __all__ = [
     "Explorer",
+    "ablation_explorer",
     "approximation_error",
     "order_explorer",
     "recall_capacity",
