@@ -3,6 +3,7 @@
 from . import (
     ablation_explorer,
     approximation_error,
+    loss_curves,
     order_explorer,
     recall_capacity,
     recurrence_stepper,
@@ -14,6 +15,7 @@ __all__ = [
     "Explorer",
     "ablation_explorer",
     "approximation_error",
+    "loss_curves",
     "order_explorer",
     "recall_capacity",
     "recurrence_stepper",
