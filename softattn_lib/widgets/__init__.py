@@ -3,6 +3,7 @@
 from . import (
     ablation_explorer,
     approximation_error,
+    live_training,
     loss_curves,
     order_explorer,
     recall_capacity,
@@ -15,6 +16,7 @@ __all__ = [
     "Explorer",
     "ablation_explorer",
     "approximation_error",
+    "live_training",
     "loss_curves",
     "order_explorer",
     "recall_capacity",
