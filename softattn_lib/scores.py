@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .llama import CapturedAttention, attention_function
+from .llama import CapturedAttention, attention_function, capture_attention
 from .numerics import safe_divide
 from .parallel import parallel_attention
 from .polynomials import taylor
@@ -64,6 +64,26 @@ def all_scores(captured: CapturedAttention) -> Tensor:
                   [-2.,  4.]]]], dtype=torch.float64)
     """
     return torch.stack([layer.scores().double() for layer in captured.layers.values()])
+
+
+def batch_scores(model, token_ids: Tensor) -> Tensor:
+    """(layers, heads, B, T, T) float64: the scores of a model in B texts of T tokens.
+
+    Args:
+        model: as in `capture_attention`, for instance one of `load_trained`, which keeps the
+            attention of its variant.
+        token_ids: (B, T) integers.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> config = LlamaConfig(vocab_size=50, hidden_size=12, intermediate_size=20, head_dim=4,
+        ...     num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2)
+        >>> model = LlamaForCausalLM(config).eval()
+        >>> batch_scores(model, torch.tensor([[7, 3, 9], [1, 4, 2]])).shape
+        torch.Size([2, 6, 2, 3, 3])
+    """
+    texts = [all_scores(capture_attention(model, None, ids)) for ids in token_ids]
+    return torch.stack(texts, dim=2)
 
 
 def score_range(scores: Tensor) -> tuple[Tensor, Tensor]:

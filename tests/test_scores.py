@@ -16,6 +16,7 @@ from softattn_lib.llama import (
 )
 from softattn_lib.scores import (
     all_scores,
+    batch_scores,
     center_keys,
     misplaced_weight,
     next_token_loss,
@@ -224,6 +225,16 @@ def test_loss_with_a_series_is_that_of_the_swapped_model(model, order):
     restore_attention(model)
     assert abs(found - own) > 0.01  # the series changes something
     assert plain_loss(model) == own  # and the model is as it was
+
+
+def test_scores_of_a_batch_are_those_of_its_texts(model):
+    batch = torch.stack([IDS, IDS.flip(0)])
+    swap_attention(model, "taylor_2")
+    scores = batch_scores(model, batch)
+    for text, ids in enumerate(batch):
+        assert torch.equal(scores[:, :, text], all_scores(capture_attention(model, None, ids)))
+    restore_attention(model)
+    assert not torch.allclose(scores, batch_scores(model, batch))  # without the series
 
 
 def test_centered_keys_change_the_loss_of_a_series_only(model):
