@@ -273,6 +273,43 @@ def _homogeneous(x):
     return _gap(short, long)
 
 
+def _three_parts(x):
+    """Kernels and normalizers against the plain sums, with decay and both gates."""
+    scores, gaps = _scores(x), []
+    input_gate, output_gate = x.v[..., 0].sigmoid(), x.q[..., 0].sigmoid()
+    log_decay = -torch.nn.functional.softplus(x.k[..., 0])
+    running = log_decay.cumsum(-1)
+    decay = (running.unsqueeze(-1) - running.unsqueeze(-2)).exp()
+    relu = torch.einsum("bhti,bhsi->bhts", x.q.relu(), x.k.relu())
+    taylor = polynomials.taylor(2)
+    for kernel, weights in (("exp", scores.exp()), (taylor, taylor(scores)), ("relu", relu)):
+        y = _causal_sum(weights * decay * input_gate.unsqueeze(-2), x.v)
+        steps = torch.arange(1, SIZES["T"] + 1).unsqueeze(-1)
+        norms = {"none": y, "visible_keys": y / steps, "l2": y / y.norm(dim=-1, keepdim=True)}
+        for normalizer, normalized in norms.items():
+            out, _ = parallel.parallel_attention(
+                x.q, x.k, x.v,
+                kernel=kernel, normalizer=normalizer, scale=1.0,
+                input_gate=input_gate, output_gate=output_gate, log_decay=log_decay,
+            )  # fmt: skip
+            gaps.append(_gap(out, output_gate.unsqueeze(-1) * normalized))
+    return max(gaps)
+
+
+def _gate_places(x):
+    """A gate before each normalizer, against the gate behind it or no gate at all."""
+    gate, gaps = x.q[..., 0].sigmoid(), []
+    for normalizer in ("sum", "visible_keys", "none", "l2", "rms", "layer"):
+        options = {"kernel": "exp", "normalizer": normalizer, "scale": 1.0}
+        plain, _ = parallel.parallel_attention(x.q, x.k, x.v, **options)
+        before, _ = parallel.parallel_attention(
+            x.q, x.k, x.v, **options, output_gate=gate, gate_position="before"
+        )
+        is_norm = normalizer in ("l2", "rms", "layer")
+        gaps.append(_gap(before, plain if is_norm else gate.unsqueeze(-1) * plain))
+    return max(gaps)
+
+
 _LIBRARY = "softattn_lib."
 _ROWS = [
     (
@@ -437,6 +474,25 @@ _ROWS = [
         "parallel.parallel_attention",
         "05_softmax_attention_is_a_sum_of_rnns",
         _homogeneous,
+    ),
+    (
+        "8.1",
+        "one formula with three parts: kernel, normalizer, gates",
+        r"O_t = \sigma_t\; \mathcal{N}\Big( \sum_{s \le t}"
+        r" \kappa(Q_t, K_s)\, a_{s..t}\, \iota_s\, V_s \Big)",
+        "parallel.parallel_attention",
+        "08_what_the_names_hide",
+        _three_parts,
+    ),
+    (
+        "8.2",
+        "a gate before a norm does nothing",
+        r"\mathcal{N}(\sigma_t\, y) = \begin{cases} \sigma_t\, \mathcal{N}(y) &"
+        r" \mathcal{N} \text{ a sum, } 1/t \text{ or nothing} \\"
+        r" \mathcal{N}(y) & \mathcal{N} \text{ a norm, } \sigma_t > 0 \end{cases}",
+        "parallel.parallel_attention",
+        "08_what_the_names_hide",
+        _gate_places,
     ),
 ]
 
