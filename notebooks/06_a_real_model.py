@@ -337,4 +337,4 @@ print(f"a KV cache is smaller up to {features * 65 / 128:.0e} tokens")
 # - The first token attracts much of the attention (a "sink"), and its key is unlike the others. Leave it out of the mean key: make a reference whose layers are `replace(layer, key=layer.key[:, 1:])`, and hand that to `center_keys` and to `next_token_loss`. Does the loss at order 6 improve? (10 minutes, medium)
 # - `swap_attention(model, "taylor_10")` from `softattn_lib.llama` puts the cut series into the model for good. Let it generate a sentence, then `restore_attention(model)`. (10 minutes, medium)
 #
-# Previous: [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb). Back to the [start](00_start_here.ipynb).
+# Back to [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb) · On to [07 Denominator, gate, norm](07_denominator_gate_norm.ipynb)

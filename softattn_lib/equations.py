@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import torch
 
 from . import features, kernels, parallel, polynomials, recurrent, state
+from .tasks import capacity
 
 SIZES = {"B": 2, "H": 3, "T": 7, "d": 4, "e": 5}  # all different: a swapped axis cannot pass
 TOLERANCE = 1e-10
@@ -273,6 +274,93 @@ def _homogeneous(x):
     return _gap(short, long)
 
 
+def _rank(x):
+    """The largest singular value beyond the D-th, in units of the first: 0 if the rank is D."""
+    q, k = x.q.flatten(0, 2), x.k.flatten(0, 2)  # 42 of each
+    powers = [kernels.PolynomialKernel(polynomials.Polynomial((0,) * n + (1,))) for n in (1, 2, 3)]
+    sums = [kernels.PolynomialKernel(polynomials.taylor(order)) for order in (1, 2, 3)]
+    maps = [kernels.ReluKernel(), kernels.EluPlusOneKernel(), kernels.CosineKernel()]
+    beyond = 0.0
+    for kernel in (*powers, *sums, *maps):
+        singular = torch.linalg.svdvals(kernel.weight(kernel.scores(q, k, 1.0)))
+        beyond = max(beyond, (singular[kernel.num_features(4)] / singular[0]).item())
+    return beyond
+
+
+def _overlap(x):
+    d, gaps = x.q.shape[-1], []
+    for n in range(7):
+        product = math.prod((2 * j + 1) / (d + 2 * j) for j in range(n))
+        power = polynomials.Polynomial((0,) * n + (1,))
+        gaps.append(abs(capacity.interference(power, d) - product))
+    return max(gaps)
+
+
+def _numerator(x):
+    return _causal_sum(_scores(x).exp(), x.v)
+
+
+def _steps(x):
+    """t = 1..T, the number of keys that each query sees, (T, 1)."""
+    return torch.arange(1, SIZES["T"] + 1, dtype=x.q.dtype).unsqueeze(-1)
+
+
+def _mean_weight(x):
+    """t * G_t by its definition against the library's 1/t, and how far it leaves its bounds."""
+    mean, _ = parallel.parallel_attention(
+        x.q, x.k, x.v, kernel="exp", normalizer="visible_keys", scale=1.0
+    )
+    scores, future = _scores(x), torch.ones(SIZES["T"], SIZES["T"]).triu(1).bool()
+    t_times_gate = _steps(x) / scores.exp().tril().sum(-1, keepdim=True)
+    highest = scores.masked_fill(future, -torch.inf).amax(-1, keepdim=True)
+    lowest = scores.masked_fill(future, torch.inf).amin(-1, keepdim=True)
+    excess = torch.maximum((-highest).exp() - t_times_gate, t_times_gate - (-lowest).exp())
+    softmax = parallel.softmax_attention(x.q, x.k, x.v, scale=1.0)
+    return max(_gap(t_times_gate * mean, softmax), excess.max().item())
+
+
+def _learned_gate(x):
+    """Some sigmoid of the token, (B, H, T), for the one that a layer learns."""
+    return x.q[..., 0].sigmoid()
+
+
+def _gate_form(x):
+    gate = _learned_gate(x)
+    out, _ = parallel.parallel_attention(
+        x.q, x.k, x.v, kernel="exp", normalizer="visible_keys", output_gate=gate, scale=1.0
+    )
+    return _gap(out, gate.unsqueeze(-1) / _steps(x) * _numerator(x))
+
+
+def _gate_recurrent(x):
+    gate, order = _learned_gate(x), 4
+    out, _ = recurrent.recurrent_attention(
+        x.q, x.k, x.v, kernel=polynomials.taylor(order), normalizer="visible_keys",
+        output_gate=gate, scale=1.0,
+    )  # fmt: skip
+    reads = sum(_read(x, n) for n in range(order + 1))
+    return _gap(out, gate.unsqueeze(-1) / _steps(x) * reads)
+
+
+def _unit(y):
+    return y / y.norm(dim=-1, keepdim=True)
+
+
+def _norm_form(x):
+    order, options = 4, {"normalizer": "l2", "scale": 1.0}
+    whole, _ = parallel.parallel_attention(x.q, x.k, x.v, kernel="exp", **options)
+    cut, _ = recurrent.recurrent_attention(
+        x.q, x.k, x.v, kernel=polynomials.taylor(order), **options
+    )
+    reads = sum(_read(x, n) for n in range(order + 1))
+    return max(_gap(whole, _unit(_numerator(x))), _gap(cut, _unit(reads)))
+
+
+def _direction(x):
+    norm, _ = parallel.parallel_attention(x.q, x.k, x.v, kernel="exp", normalizer="l2", scale=1.0)
+    return _gap(norm, _unit(parallel.softmax_attention(x.q, x.k, x.v, scale=1.0)))
+
+
 def _three_parts(x):
     """Kernels and normalizers against the plain sums, with decay and both gates."""
     scores, gaps = _scores(x), []
@@ -476,6 +564,51 @@ _ROWS = [
         _homogeneous,
     ),
     (
+        "7.1",
+        "t times G_t is one over the mean weight, so the scores bound it",
+        r"t\, G_t = \Big( \frac{1}{t} \sum_{s \le t} e^{Q_t K_s^\top} \Big)^{-1}, \qquad"
+        r" e^{-\max_{s \le t} Q_t K_s^\top} \le t\, G_t \le e^{-\min_{s \le t} Q_t K_s^\top}",
+        "parallel.parallel_attention",
+        "07_denominator_gate_norm",
+        _mean_weight,
+    ),
+    (
+        "7.2",
+        "the paper's Gate form: a learned gate and 1/t for the denominator",
+        r"O_t = \frac{\sigma_t}{t} \sum_{s \le t} e^{Q_t K_s^\top} V_s, \qquad"
+        r" \sigma_t = \mathrm{sigmoid}(x_t w + b)",
+        "parallel.parallel_attention",
+        "07_denominator_gate_norm",
+        _gate_form,
+    ),
+    (
+        "7.3",
+        "the Gate form is recurrent",
+        r"O_t = \frac{\sigma_t}{t} \sum_{n \ge 0} \frac{1}{n!}\, Q_t^{\otimes n} H_t^{n}",
+        "recurrent.recurrent_attention",
+        "07_denominator_gate_norm",
+        _gate_recurrent,
+    ),
+    (
+        "7.4",
+        "the paper's Norm form: a vector of length 1 for every token",
+        r"O_t = \mathcal{N}\Big( \sum_{s \le t} e^{Q_t K_s^\top} V_s \Big)"
+        r" = \mathcal{N}\Big( \sum_{n \ge 0} \frac{1}{n!}\, Q_t^{\otimes n} H_t^{n} \Big), \qquad"
+        r" \mathcal{N}(y) = \frac{y}{\|y\|_2}",
+        "normalizers.L2Normalizer",
+        "07_denominator_gate_norm",
+        _norm_form,
+    ),
+    (
+        "7.5",
+        "the Norm form is softmax attention without its length",
+        r"\mathcal{N}\Big( \sum_{s \le t} e^{Q_t K_s^\top} V_s \Big)"
+        r" = \mathcal{N}\big( \mathrm{softmax}(Q_t K_{1:t}^\top)\, V_{1:t} \big)",
+        "normalizers.L2Normalizer",
+        "07_denominator_gate_norm",
+        _direction,
+    ),
+    (
         "8.1",
         "one formula with three parts: kernel, normalizer, gates",
         r"O_t = \sigma_t\; \mathcal{N}\Big( \sum_{s \le t}"
@@ -493,6 +626,24 @@ _ROWS = [
         "parallel.parallel_attention",
         "08_what_the_names_hide",
         _gate_places,
+    ),
+    (
+        "9.1",
+        "weights read from a state of D rows have a matrix of rank D at most",
+        r"w(Q_t, K_s) = \phi(Q_t)\, \phi(K_s)^\top \;\text{ with } D \text{ features}"
+        r" \quad\Rightarrow\quad \mathrm{rank}\, [\,w(Q_t, K_s)\,]_{t, s} \le D",
+        "features.features_of_degree",
+        "09_expressiveness",
+        _rank,
+    ),
+    (
+        "9.2",
+        "the mean squared weight that a pure power gives a random other key",
+        r"\mathbb{E}\, \cos^{2n} ="
+        r" \frac{1 \cdot 3 \cdots (2n - 1)}{d\, (d + 2) \cdots (d + 2n - 2)}",
+        "tasks.capacity.interference",
+        "09_expressiveness",
+        _overlap,
     ),
 ]
 
