@@ -33,8 +33,9 @@ weights = (q @ k.T).exp().tril()  # (T, T)
 numerator, G = weights @ v, 1 / weights.sum(-1)  # (T, e), (T,)
 print("G", G.numpy().round(4))
 for name, y in ("numerator", numerator), ("output", G[:, None] * numerator):  # (T, e)
-    print(f"{name:9}", y.numpy().round(2).tolist())
-    print("   length", y.norm(dim=-1).numpy().round(2), "slope", (y[:, 1] / y[:, 0]).numpy().round(2))
+    print(name, y.numpy().round(2).tolist())
+    print("  length", y.norm(dim=-1).numpy().round(2))
+    print("  slope ", (y[:, 1] / y[:, 0]).numpy().round(2))
 
 # %% [markdown]
 # Only the length. The third row by hand: the weights are $e, e, 1$, so the numerator is $e\,(1,0) + e\,(0,1) + (2,1) = (4.72, 3.72)$, the denominator $2e + 1 = 6.44$, and their ratio has the same slope.
@@ -169,7 +170,7 @@ print(f"above 1, out of a sigmoid's reach: {100 * (x > 1).double().mean():.0f} %
 # %% [markdown]
 # They spread over more than five orders of magnitude. Softmax does not mind: it may shift the scores of a row at will. (And (7.1) holds, since the scores themselves spread that far.)
 #
-# So: $1/t$ describes $G_t$ where the scores are moderate and many keys count. For a trained softmax model it is a poor description.
+# So: $1/t$ describes $G_t$ where the scores are moderate and many keys count. For our trained softmax model it is a poor description.
 #
 # ## The Gate form
 #
@@ -494,7 +495,7 @@ for name in ("random", "untrained", "softmax", "gate"):
     print(f"{100 * (weight > 0.5).double().mean():.0f} % of the queries mostly there")
 
 # %% [markdown]
-# At the start the clamp does nothing. A trained softmax model, free to shift its scores, has few above 5, but they carry most of the weight for a large part of the queries. (The model with the gate keeps its scores small by itself. One that trains *with* the clamp will arrange itself with it; these have not.) Where the clamp bites, it does three things:
+# On the untrained model the clamp does nothing, on random tokens next to nothing. The trained softmax model, free to shift its scores, has few above 5, but they carry most of the weight for a large part of the queries. (The model with the gate keeps its scores small by itself. One that trains *with* the clamp will arrange itself with it; these have not.) Where the clamp bites, it does three things:
 
 # %%
 score = torch.tensor([4.0, 6.0, 9.0], dtype=torch.float64, requires_grad=True)
@@ -546,6 +547,7 @@ for name in ("softmax", "l2", "gate"):
 #
 # 1. No: $\mathcal{N}(-y) = -\mathcal{N}(y)$. What cancels is the size of a factor, not its sign; a sigmoid is never negative.
 # 2. Both, with `eps=0`. With an eps, a gate near 0 makes the numerator small next to it, and then the gate shows.
+# 3. In our run it stayed near 1 there too, a little above: the scores adapt to the fixed $1/t$.
 #
 # </details>
 
