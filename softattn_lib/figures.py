@@ -79,13 +79,16 @@ def bars_figure(
     return figure
 
 
-def points_figure(groups, *, title, caption="", x_title="", reference=None) -> go.Figure:
+def points_figure(
+    groups, *, title, caption="", x_title="", reference=None, other_axis=None
+) -> go.Figure:
     """A row of points for each name, the first on top, with a bar at their mean.
 
     Args:
         groups: {name: values}, for instance one value a seed. A NaN leaves the row without a bar,
             and its name says how many there are.
         reference: name of a row whose mean is drawn through all rows.
+        other_axis: (x_title, function of an array) of a second scale, to which buttons switch.
         title, caption, x_title: as in `lines_figure`.
 
     Example:
@@ -124,6 +127,11 @@ def points_figure(groups, *, title, caption="", x_title="", reference=None) -> g
     figure.update_layout(legend_y=-80 / figure.layout.height)
     if reference is not None:
         figure.add_vline(x=means[list(values).index(reference)], line={"dash": "dot", "width": 1})
+    if other_axis is not None:
+        other_title, function = other_axis
+        transformed = {name: function(points) for name, points in values.items()}
+        other = points_figure(transformed, title=title, x_title=other_title, reference=reference)
+        _add_buttons(figure, other)
     return figure
 
 
@@ -277,6 +285,27 @@ def _figure(traces, title, caption, x_title, y_title) -> go.Figure:
         **headline(title, caption),
     )
     return figure
+
+
+def _add_buttons(figure, other) -> None:
+    """Buttons under a figure that switch between its x values and those of another like it."""
+    buttons = [
+        {
+            "label": one.layout.xaxis.title.text,
+            "method": "update",
+            "args": [
+                {"x": [list(trace.x) for trace in one.data]},
+                {
+                    "xaxis.title.text": one.layout.xaxis.title.text,
+                    "shapes": [shape.to_plotly_json() for shape in one.layout.shapes],
+                },
+            ],
+        }
+        for one in (figure, other)
+    ]
+    place = {"x": 1, "xanchor": "right", "y": figure.layout.legend.y, "yanchor": "top"}
+    figure.update_layout(updatemenus=[{"type": "buttons", "direction": "left", **place}])
+    figure.layout.updatemenus[0].buttons = buttons
 
 
 def _pattern(index: int) -> dict:

@@ -113,6 +113,31 @@ def test_points_stand_in_the_row_of_their_name():
     assert many.layout.height > 600
 
 
+def test_buttons_switch_points_to_another_axis():
+    groups = {"a": [1.0, 4.0], "b": [2.0, np.nan]}
+    figure = figures.points_figure(
+        groups, title="t", x_title="loss", reference="a", other_axis=("ln loss", np.log)
+    )
+    plain = figures.points_figure(groups, title="t", x_title="loss", reference="a")
+    logs = {name: np.log(points) for name, points in groups.items()}
+    other = figures.points_figure(logs, title="t", x_title="ln loss", reference="a")
+    assert [x.to_plotly_json() for x in figure.layout.shapes] == [
+        x.to_plotly_json() for x in plain.layout.shapes
+    ]
+    np.testing.assert_array_equal(figure.data[0].x, plain.data[0].x)
+    buttons = figure.layout.updatemenus[0].buttons
+    assert [button.label for button in buttons] == ["loss", "ln loss"]
+    for button, expected in zip(buttons, (plain, other), strict=True):
+        pressed = figures.points_figure(groups, title="t", reference="a")
+        data, layout = button.args
+        pressed.plotly_restyle({"x": data["x"]})
+        pressed.plotly_relayout(layout)
+        for trace, wanted in zip(pressed.data, expected.data, strict=True):
+            np.testing.assert_allclose(np.array(trace.x, float), np.array(wanted.x, float), 1e-5)
+        assert pressed.layout.shapes[0].x0 == expected.layout.shapes[0].x0
+        assert pressed.layout.xaxis.title.text == button.label
+
+
 def test_histogram_counts_every_value_in_common_bins():
     generator = torch.Generator().manual_seed(0)
     samples = {"a": torch.randn(50, 2, generator=generator), "b": torch.ones(7)}
