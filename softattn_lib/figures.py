@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 from .theme import (
     COLORS,
     DIVERGING,
+    NEUTRAL,
     SEQUENTIAL,
     TEMPLATE,
     VERMILLION,
@@ -121,12 +122,16 @@ def points_figure(
         for name, points in values.items()
     ]
     figure.update_yaxes(
-        tickvals=list(range(len(names))), ticktext=_words(names), range=[len(names) - 0.5, -0.5]
+        tickvals=list(range(len(names))),
+        ticktext=_words(names),
+        range=[len(names) - 0.5, -0.5],
+        zeroline=False,
     )
     figure.update_layout(height=max(HEIGHT, 150 + 19 * len(names)))
     figure.update_layout(legend_y=-80 / figure.layout.height)
     if reference is not None:
-        figure.add_vline(x=means[list(values).index(reference)], line={"dash": "dot", "width": 1})
+        line = {"color": NEUTRAL, "dash": "dot", "width": 1}
+        figure.add_vline(x=means[list(values).index(reference)], line=line)
     if other_axis is not None:
         other_title, function = other_axis
         transformed = {name: function(points) for name, points in values.items()}
@@ -288,7 +293,7 @@ def _figure(traces, title, caption, x_title, y_title) -> go.Figure:
 
 
 def _add_buttons(figure, other) -> None:
-    """Buttons under a figure that switch between its x values and those of another like it."""
+    """Buttons below the legend that switch between a figure's x values and those of another."""
     buttons = [
         {
             "label": one.layout.xaxis.title.text,
@@ -303,9 +308,19 @@ def _add_buttons(figure, other) -> None:
         }
         for one in (figure, other)
     ]
-    place = {"x": 1, "xanchor": "right", "y": figure.layout.legend.y, "yanchor": "top"}
-    figure.update_layout(updatemenus=[{"type": "buttons", "direction": "left", **place}])
-    figure.layout.updatemenus[0].buttons = buttons
+    figure.layout.height += 40
+    figure.layout.legend.y = -75 / figure.layout.height
+    figure.layout.updatemenus = [
+        {
+            "type": "buttons",
+            "direction": "right",
+            "buttons": buttons,
+            "x": 0,
+            "xanchor": "left",
+            "y": -115 / figure.layout.height,
+            "yanchor": "top",
+        }
+    ]
 
 
 def _pattern(index: int) -> dict:
