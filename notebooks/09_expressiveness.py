@@ -298,7 +298,7 @@ print("right more than twice as often as the most frequent value:", run.accuracy
 # %% [markdown]
 # ## The table: kernels
 #
-# The full runs take 600 steps, with three seeds each. `experiments/recall.csv` has them, and `experiments/README.md` the command. First what stands where exp stood, with a sum for a denominator. **Predict:** which orders of the series solve the task?
+# The full runs take 600 steps, with three seeds each. `experiments/recall.csv` has them, and `experiments/README.md` the command. First what stands where exp stood, divided by the sum of its weights (the two cosines have no denominator, but a learned power of the position). **Predict:** which orders of the series solve the task?
 
 # %%
 from softattn_lib.tasks.records import read_rows, summarize
@@ -311,13 +311,13 @@ for name in ["softmax", *kernels, *linear]:
     print(f"{name:13} mean {row.mean:.3f}, {row.lowest:.3f} to {row.highest:.3f}")
 
 # %% tags=["nbval-ignore-output"]
-points = {name: table[name].values for name in ["softmax", *kernels, *linear]}
-words = {"title": "Trained recall by kernel, 16 pairs", "x_title": "accuracy"}
-caption = "Even orders solve it, linear ones lag, odd orders with a denominator fail."
+points = {name: row.values for name, row in table.items()}
+words = {"title": "Trained recall, 16 pairs", "x_title": "accuracy"}
+caption = "Above, exp with what stands below it: all right. Then kernels: linear ones lag, odd orders fail."
 figures.points_figure(points, caption=caption, **words)
 
 # %% [markdown]
-# Order 2 is right in 99 of 100 cases, and from order 4 on there is nothing left to gain. The four linear ones, order-1 networks with feature maps and denominators of their own, stay between 0.55 and 0.77 in every run.
+# Order 2 is right in 99 of 100 cases, and from order 4 on there is nothing left to gain. The four linear ones, order-1 networks with feature maps of their own, stay between 0.55 and 0.77 in every run.
 #
 # The **odd** orders of the series do no better than a model that ignores the keys. Are they too weak? Order 3 has all the features of order 2. **Predict:** what happens if its weights stay as they are, and only its denominator makes way for an L2 norm?
 
