@@ -62,21 +62,22 @@ for name in ("softmax", "softmax_gate", "softmax_divS_gate", "gated_softmax_no_g
 #
 # ## All 38
 #
-# Scores are $l = Q_t K_s^\top / \sqrt d$ after rotary embedding, clamped scores $c = \min(l, 5)$, and $n_t$ is the number of keys that the query sees. The table says what the code of each name computes: we read it there. (That names are equal, below, we also saw by running that code.) Where there is no state of constant size, every key and value is kept.
+# Scores are $l = Q_t K_s^\top / \sqrt d$ after rotary embedding, clamped scores $c = \min(l, 5)$, and $n_t$ is the number of keys that the query sees. The table says what the code of each name computes: we read it there. (That names are equal, below, we also saw by running that code.) The last column counts the numbers in a state of constant size at $d = e = 64$; where there is none, every key and value is kept.
 
 # %%
 from IPython.display import Markdown
 
 paper = [entry for entry in VARIANTS.values() if entry.number]
-table = ["| | name | output of one head | learns | numbers in the state, d = e = 64 |"]
+table = ["| | name | output of one head | learns | state |"]
 table += ["|---|---|---|---|---|"]
 for entry in paper:
     size = entry.state_size(64, 64)
     state = "cannot be built" if entry.unavailable else "none"
     if size:
         state = f"{size:,}" if size < 1e6 else f"{size:.0e}"
+    formula = "" if entry.unavailable else f"${entry.formula}$"
     learns = ", ".join(entry.learnables)
-    table.append(f"| {entry.number} | {entry.name} | ${entry.formula}$ | {learns} | {state} |")
+    table.append(f"| {entry.number} | {entry.name} | {formula} | {learns} | {state} |")
 Markdown("\n".join(table))
 
 # %%

@@ -285,7 +285,7 @@ def test_figure_shows_the_combination_and_in_place_is_anew(kernel):
         figure = draw(result, figure)
         assert figure == fresh and isinstance(figure, go.Figure)
         weights, lengths, softmax = fresh.data
-        np.testing.assert_allclose(weights.z, result.weights, rtol=1e-5)
+        np.testing.assert_allclose(np.array(weights.z, float), result.weights, rtol=1e-5)
         np.testing.assert_allclose(lengths.y, np.linalg.norm(result.outputs, axis=-1), rtol=1e-5)
         np.testing.assert_allclose(softmax.y, np.linalg.norm(result.softmax, axis=-1), rtol=1e-5)
         axis = fresh.layout.coloraxis
@@ -344,7 +344,8 @@ def test_every_value_of_every_control_moves_the_figure(widget):
             before = widget.read_out.value
             control.value = value
             result = compute(INPUTS, **{n: c.value for n, c in controls(widget).items()})
-            np.testing.assert_allclose(widget.figure.data[0].z, result.weights, rtol=1e-5)
+            shown_weights = np.array(widget.figure.data[0].z, float)
+            np.testing.assert_allclose(shown_weights, result.weights, rtol=1e-5)
             np.testing.assert_allclose(widget.figure.data[1].y, result.lengths, rtol=1e-5)
             assert widget.figure.layout == draw(result).layout
             assert widget.read_out.value == read_out(result) != before
@@ -355,6 +356,13 @@ def test_every_value_of_every_control_moves_the_figure(widget):
 def test_a_choice_from_the_browser_arrives(widget):
     widget.kernel.set_state({"index": list(KERNELS).index("identity")})
     assert widget.kernel.value == "identity" and "<b>Warning:</b>" in widget.read_out.value
+
+
+def test_what_goes_to_the_page_is_json(widget):
+    """A NaN in a matrix would not be, and Jupyter warns of it above the figure."""
+    json.dumps(widget.figure.get_state(), allow_nan=False, default=lambda buffer: "bytes")
+    widget.kernel.value = "identity"
+    json.dumps(widget.figure.get_state(), allow_nan=False, default=lambda buffer: "bytes")
 
 
 def test_a_move_is_one_message(widget, monkeypatch):

@@ -330,7 +330,7 @@ def draw(shown: Combination, figure=None) -> go.Figure:
     """
     figure = _blank(shown) if figure is None else figure
     weights, lengths, _ = figure.data
-    weights.z = compact(shown.weights)
+    weights.z = _as_json(compact(shown.weights))
     lengths.y = compact(shown.lengths)
     lowest, highest = float(np.nanmin(shown.weights)), float(np.nanmax(shown.weights))
     figure.update_layout(
@@ -340,11 +340,16 @@ def draw(shown: Combination, figure=None) -> go.Figure:
     return figure
 
 
+def _as_json(matrix: np.ndarray) -> list:
+    """Rows with None for NaN, which a live figure cannot send to the page in a matrix."""
+    return [[None if np.isnan(x) else x for x in row] for row in matrix.tolist()]
+
+
 def _blank(shown: Combination) -> go.Figure:
     """The figure without what the controls decide."""
     figure = make_subplots(cols=2, horizontal_spacing=0.24)
     positions = list(range(1, len(shown.weights) + 1))
-    weights = heatmap(shown.weights, name="weight", x=positions, y=positions)
+    weights = heatmap(np.zeros_like(shown.weights), name="weight", x=positions, y=positions)
     weights.update(texttemplate=None, hovertemplate="query %{y}, key %{x}: %{z:.4~g}")
     figure.add_trace(weights, row=1, col=1)
     lengths = {"this combination": None, "softmax": np.linalg.norm(shown.softmax, axis=-1)}
