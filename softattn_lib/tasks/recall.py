@@ -65,7 +65,8 @@ class RecallResult:
     Attributes:
         variant, seed, settings: of the run.
         accuracy: share of queries answered with the right value, on new sequences. Naming any
-            value of the sequence gives about 1/P, blind guessing 1/symbols. NaN if it diverged.
+            value of the sequence gives 1/P + (1 - 1/P) / symbols, for equal values count too;
+            blind guessing 1/symbols. NaN if it diverged.
         loss: mean cross-entropy of those queries, in nats. NaN if it diverged.
         losses: the training loss of each step, in nats.
         seconds: of training and testing.
