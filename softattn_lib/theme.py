@@ -101,6 +101,16 @@ def compact(values, digits: int = 6) -> np.ndarray:
     return np.array([float(f"{x:.{digits - 1}e}") for x in values.flat]).reshape(values.shape)
 
 
+def cells(matrix) -> list[list[float | None]]:
+    """A matrix for a live heat map: rounded, and None for NaN, which it cannot send to the page.
+
+    Example:
+        >>> cells([[1 / 3, float("nan")]])
+        [[0.333333, None]]
+    """
+    return [[None if np.isnan(x) else x for x in row] for row in compact(matrix).tolist()]
+
+
 def headline(title: str, caption: str = "") -> dict:
     """Layout entries: a title, under it a caption that says what to see, and room for both.
 

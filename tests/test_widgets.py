@@ -95,6 +95,15 @@ def test_every_option_gives_a_figure_and_words(name):
 
 
 @each_widget
+def test_what_goes_to_the_page_is_json(name):
+    """A NaN in a matrix would not be, and Jupyter warns of it above the figure."""
+    widget = WIDGETS[name].mount()
+    for control in controls(widget).values():
+        control.value = legal_values(control)[-1]
+        json.dumps(widget.figure.get_state(), allow_nan=False, default=lambda buffer: "bytes")
+
+
+@each_widget
 def test_the_live_figure_is_that_of_the_controls(name):
     widget = WIDGETS[name].mount()
     moves = [(c, value) for c in controls(widget).values() for value in legal_values(c)]
@@ -443,15 +452,17 @@ def test_stepper_figure():
             (state, step.state),
             (query, step.query_powers[:, None]),
         ):
-            shown = trace.z[~np.isnan(trace.z).all(-1)]
+            shown = np.array(trace.z, float)
+            shown = shown[~np.isnan(shown).all(-1)]
             np.testing.assert_allclose(shown, matrix, rtol=1e-5)
             assert len(trace.z) == len(matrix) + gaps
             assert np.abs(matrix).max() <= figure.layout.coloraxis.cmax or trace is query
         labels = figure.layout.yaxis3.ticktext
         assert labels[0].endswith("1") and len(labels) == len(state.z)
-        np.testing.assert_allclose(readout.z[: step.order + 1], step.readout, rtol=1e-5)
-        np.testing.assert_allclose(readout.z[-2, :-1], step.output, rtol=1e-5)
-        np.testing.assert_allclose(readout.z[-1, :-1], step.softmax, rtol=1e-5)
+        read = np.array(readout.z, float)
+        np.testing.assert_allclose(read[: step.order + 1], step.readout, rtol=1e-5)
+        np.testing.assert_allclose(read[-2, :-1], step.output, rtol=1e-5)
+        np.testing.assert_allclose(read[-1, :-1], step.softmax, rtol=1e-5)
         assert figure.layout.yaxis5.ticktext[-3:] == ("sum", "output", "softmax")
         assert len(distances) == 4
         for n, trace in enumerate(distances):

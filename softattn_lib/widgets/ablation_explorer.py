@@ -31,7 +31,7 @@ from ..normalizers import (
     VisibleKeysNormalizer,
 )
 from ..parallel import parallel_attention, softmax_attention
-from ..theme import TEMPLATE, compact, headline, style
+from ..theme import TEMPLATE, cells, compact, headline, style
 from ..variants import VARIANTS, AttentionVariant, equivalents, variant
 from .base import WIDE, Explorer
 
@@ -330,7 +330,7 @@ def draw(shown: Combination, figure=None) -> go.Figure:
     """
     figure = _blank(shown) if figure is None else figure
     weights, lengths, _ = figure.data
-    weights.z = _as_json(compact(shown.weights))
+    weights.z = cells(shown.weights)
     lengths.y = compact(shown.lengths)
     lowest, highest = float(np.nanmin(shown.weights)), float(np.nanmax(shown.weights))
     figure.update_layout(
@@ -338,11 +338,6 @@ def draw(shown: Combination, figure=None) -> go.Figure:
         **headline("Weights, and lengths of the outputs", _caption(shown)),
     )
     return figure
-
-
-def _as_json(matrix: np.ndarray) -> list:
-    """Rows with None for NaN, which a live figure cannot send to the page in a matrix."""
-    return [[None if np.isnan(x) else x for x in row] for row in matrix.tolist()]
 
 
 def _blank(shown: Combination) -> go.Figure:

@@ -24,7 +24,7 @@ from ..parallel import softmax_attention
 from ..polynomials import taylor
 from ..recurrent import attention_step
 from ..state import init_state
-from ..theme import TEMPLATE, compact, headline, style
+from ..theme import TEMPLATE, cells, compact, headline, style
 from .base import WIDE, Explorer
 
 MAX_TOKENS = 8  # that a learner would step through
@@ -182,8 +182,8 @@ def draw(step: Step, figure=None) -> go.Figure:
     figure = _blank(step) if figure is None else figure
     panels = (step.key_powers[:, None], step.written, step.state, step.query_powers[:, None])
     for trace, matrix in zip(figure.data, panels, strict=False):
-        trace.z = _apart(compact(matrix), step, np.nan)
-    figure.data[4].z = compact(_readout(step))
+        trace.z = cells(_apart(matrix, step, np.nan))
+    figure.data[4].z = cells(_readout(step))
     for n, trace in enumerate(figure.data[5:]):
         trace.y = compact(step.distance[n, : step.token])
         trace.line.width, trace.marker.size = (4, 11) if n == step.order else (1.5, 6)
