@@ -39,12 +39,18 @@ def test_points_are_means_of_ten_steps():
     assert points([]) == ([], [])
 
 
-def test_the_first_figure_holds_the_levels():
-    figure = draw(40, {"a": 4.0, "b": 2.0})
-    assert [(line.name, line.x, line.y) for line in figure.data] == [
+def trained(figure):
+    """The lines of variants, of the figure or of its static twin."""
+    return [line for line in figure.data if line.mode == "lines+markers" and line.visible]
+
+
+def test_the_first_figure_holds_the_levels_and_no_curve():
+    figure = draw(40, {"a": 4.0, "b": 2.0}, 3)
+    assert [(line.name, line.x, line.y) for line in figure.data[:2]] == [
         ("a", (0, 40), (4.0, 4.0)),
         ("b", (0, 40), (2.0, 2.0)),
     ]
+    assert len(figure.data) == 5 and trained(figure) == []
     assert figure.layout.xaxis.range == (0, 40) and figure.layout.yaxis.range[1] > 4
 
 
@@ -67,7 +73,8 @@ def test_the_curve_is_that_of_the_run(widget, monkeypatch):
     seen = []
 
     def watch(history, *args):
-        seen.append((history.step, widget.figure.data[-1].x, widget.start_button.disabled))
+        (line,) = trained(widget.figure)
+        seen.append((history.step, line.x, widget.start_button.disabled))
         return read_out(history, *args)
 
     monkeypatch.setattr(live_training, "read_out", watch)
@@ -78,7 +85,7 @@ def test_the_curve_is_that_of_the_run(widget, monkeypatch):
     # It grew during the run, while the button was off.
     assert seen == [(10, (10,), True), (20, (10, 20), True), (25, (10, 20, 25), True)]
     assert not widget.start_button.disabled
-    line = widget.figure.data[-1]
+    (line,) = trained(widget.figure)
     assert line.name == "l2"
     means = [np.mean(same.history.losses[n : n + 10]) for n in (0, 10, 20)]
     np.testing.assert_allclose(line.y, means, rtol=1e-3)
@@ -91,7 +98,7 @@ def test_the_button_trains_what_is_chosen_and_a_second_run_takes_its_own_line(wi
         widget.variant.value = name
         widget.start_button.click()
         assert widget.results[name].variant == name
-    lines = widget.figure.data[len(widget.levels) :]
+    lines = trained(widget.figure)
     assert [line.name for line in lines] == ["taylor_2", "softmax"]
     assert lines[0].x == lines[1].x == (10, 20, 25)
     assert lines[0].line.color != lines[1].line.color
@@ -120,7 +127,7 @@ def test_what_cannot_be_trained_is_shown_and_raised(widget):
         widget.train()
     assert "VariantUnavailableError" in widget.error_box.value
     assert not widget.start_button.disabled and widget.results == {}
-    assert len(widget.figure.data) == len(widget.levels)
+    assert trained(widget.figure) == []
     widget.variant.value = "l2"
     widget.train()
     assert widget.error_box.value == ""
@@ -137,10 +144,22 @@ def test_what_does_not_fit_is_refused_at_once():
 
 def test_static_twin_is_the_figure_as_it_stands(widget):
     before = widget._repr_mimebundle_()[PLOTLY]
-    assert before == json.loads(draw(25, widget.levels).to_json())
+    curves = len(widget.variant.options)
+    assert before == json.loads(draw(25, widget.levels, curves).to_json())
     widget.train()
     after = go.Figure(widget._repr_mimebundle_()[PLOTLY])
-    assert after.data[-1].name == "l2" and len(after.data) == len(widget.levels) + 1
+    assert [line.name for line in trained(after)] == ["l2"]
+
+
+def test_no_line_is_added_to_the_live_figure(widget):
+    """It would not be seen on the page, which also gives each line without a name its own."""
+    before = len(widget.figure.data)
+    for number, line in enumerate(widget.figure.data[len(widget.levels) :]):
+        line.name = f"trace {number}"
+    for name in widget.variant.options:
+        widget._follow(name, History([3.0], [1.0]))
+    assert len(widget.figure.data) == before
+    assert [line.name for line in trained(widget.figure)] == list(widget.variant.options)
 
 
 def test_the_text_of_the_package():

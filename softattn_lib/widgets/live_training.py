@@ -66,12 +66,16 @@ def points(losses) -> tuple[list[int], list[float]]:
     return [start + len(part) for start, part in zip(starts, parts, strict=True)], means
 
 
-def draw(steps: int, known: dict[str, float]) -> go.Figure:
-    """The figure before anything is trained: a line for each level to compare with.
+def draw(steps: int, known: dict[str, float], curves: int) -> go.Figure:
+    """The figure before anything is trained: a line for each level, and hidden ones for curves.
+
+    They are there from the start because a line that is added to a live figure later does not
+    reach every page.
 
     Args:
         steps: of a run.
         known: what `levels` returns.
+        curves: how many variants can be drawn.
     """
     figure = go.Figure()
     for name, loss in known.items():
@@ -85,6 +89,8 @@ def draw(steps: int, known: dict[str, float]) -> go.Figure:
             line={"color": NEUTRAL, "dash": "dot", "width": 1},
             showlegend=False,
         )
+    for n in range(curves):
+        figure.add_scatter(x=[], y=[], mode="lines+markers", visible=False, **style(n))
     figure.update_layout(
         template=TEMPLATE,
         height=420,
@@ -122,7 +128,7 @@ class LiveTraining(ipywidgets.VBox):
         _, self.settings = preset(preset_name, **changes)
         self._preset_name, self._seed, self._changes = preset_name, seed, changes
         name = variant(variant_name).name
-        self.results = {}
+        self.results, self._numbers = {}, {}
         corpus = make_corpus(
             length=self.settings.length,
             tokenizer=self.settings.tokenizer,
@@ -130,14 +136,12 @@ class LiveTraining(ipywidgets.VBox):
             held_out=self.settings.held_out,
         )
         self.levels = levels(corpus.train.ids, corpus.tokenizer.size)
-        self.figure = _LiveFigure(draw(self.settings.steps, self.levels))
+        options = list(dict.fromkeys((name, *CHOICES)))
+        self.figure = _LiveFigure(draw(self.settings.steps, self.levels, len(options)))
         self.figure._config = {"responsive": True, "displayModeBar": False}
         self.figure.open()
         self.variant = ipywidgets.Dropdown(
-            options=list(dict.fromkeys((name, *CHOICES))),
-            value=name,
-            description="variant",
-            style=WIDE,
+            options=options, value=name, description="variant", style=WIDE
         )
         self.start_button = ipywidgets.Button(description="Train", icon="play")
         self.start_button.on_click(lambda _: self.train())
@@ -193,18 +197,16 @@ class LiveTraining(ipywidgets.VBox):
         """Bring curve and read-out up to where a run is."""
         line = self._line(name)
         with self.figure.batch_update():
+            line.name, line.visible = name, True
             line.x, line.y = points(history.losses)
         progress = read_out(history, self.settings.steps, self.settings.tokens_per_step)
         self.read_out.value = f"<b>{html.escape(name)}</b>. {progress}"
 
     def _line(self, name: str):
-        """The curve of a variant, made if it is not there."""
-        for line in self.figure.data:
-            if line.name == name:
-                return line
-        look = style(len(self.figure.data) - len(self.levels))
-        self.figure.add_scatter(x=[], y=[], name=name, mode="lines+markers", **look)
-        return self.figure.data[-1]
+        """The line of a variant: the one that it had before, or the next that is free."""
+        # By number: the page gives lines without a name one of its own.
+        number = self._numbers.setdefault(name, len(self.levels) + len(self._numbers))
+        return self.figure.data[number]
 
     def _repr_mimebundle_(self, **kwargs):
         bundle = super()._repr_mimebundle_(**kwargs)
@@ -227,7 +229,7 @@ def mount(
     Example:
         >>> widget = mount("l2", steps=20, length=8, held_out_sequences=2)
         >>> result = widget.train()
-        >>> widget.figure.data[-1].name, widget.figure.data[-1].x, result.history.step
+        >>> widget.figure.data[3].name, widget.figure.data[3].x, result.history.step
         ('l2', (10, 20), 20)
     """
     return LiveTraining(variant_name, preset_name, seed, changes)
