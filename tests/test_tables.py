@@ -1,0 +1,82 @@
+"""The committed tables are whole, and a run made anew falls within their spread."""
+
+from pathlib import Path
+
+import pytest
+
+from softattn_lib.tasks.presets import PRESETS
+from softattn_lib.tasks.recall import recall
+from softattn_lib.tasks.records import read_rows, summarize
+from softattn_lib.tasks.sweep import read_plan
+from softattn_lib.tasks.training import load_trained, train
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES = ROOT / "experiments"
+PLANS = sorted(TABLES.glob("*.yaml"))
+TRAINED = sorted(path for path in (TABLES / "trained").iterdir() if path.is_dir())
+
+
+def spread(table, column, variant):
+    """Mean, and how far from it a run may be: the range of the seeds on either side."""
+    summary = summarize(read_rows(TABLES / f"{table}.csv"), column)[variant]
+    return summary.mean, summary.highest - summary.lowest
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda path: path.stem)
+def test_a_table_has_each_run_of_its_plan_once(plan):
+    wanted = read_plan(plan)
+    found = [(row["variant"], int(row["seed"])) for row in read_rows(wanted.results)]
+    assert found == [(name, seed) for seed in wanted.seeds for name in wanted.variants]
+
+
+def test_the_curves_are_those_of_the_tables():
+    rows = read_rows(TABLES / "curves.csv")
+    runs = {(row["sweep"], row["variant"], row["seed"]) for row in rows}
+    for sweep, preset in (("small", "small"), ("stability", "mini")):
+        finished = [r for r in read_rows(TABLES / f"{sweep}.csv") if r["status"] == "finished"]
+        for row in finished:
+            run = (sweep, row["variant"], row["seed"])
+            assert run in runs
+            steps = [int(r["step"]) for r in rows if (r["sweep"], r["variant"], r["seed"]) == run]
+            assert steps == list(range(10, PRESETS[preset].steps + 1, 10))
+
+
+def test_models_are_tested_with_each_others_attention():
+    rows = read_rows(TABLES / "truncation.csv")
+    names = ["softmax", *(f"taylor_{n}" for n in (1, 2, 3, 4, 6, 8, 10))]
+    wanted = {(a, b, seed) for a in names for b in names for seed in "012"}
+    assert {(row["trained"], row["tested"], row["seed"]) for row in rows} == wanted
+    assert len(rows) == len(wanted)
+
+
+def test_a_model_tested_with_its_own_attention_has_the_loss_of_its_run():
+    trained = {
+        (row["variant"], row["seed"]): float(row["held_out_loss"])
+        for row in read_rows(TABLES / "small.csv")
+    }
+    for row in read_rows(TABLES / "truncation.csv"):
+        if row["trained"] == row["tested"]:
+            expected = trained[row["trained"], row["seed"]]
+            assert float(row["held_out_loss"]) == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize("folder", TRAINED, ids=lambda path: path.name)
+def test_a_trained_model_is_small_and_loads(folder):
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 2e6
+    model, tokenizer = load_trained(folder)
+    text = "And God said, Let there be"
+    ids = tokenizer.encode(text).unsqueeze(0)
+    out = model.generate(ids, max_new_tokens=4, do_sample=False)
+    assert tokenizer.decode(out[0]).startswith(text)
+
+
+@pytest.mark.slow
+def test_a_row_of_recall_is_reproduced():
+    mean, width = spread("recall", "accuracy", "linear_elu")
+    assert recall("linear_elu", seed=0).accuracy == pytest.approx(mean, abs=2 * width)
+
+
+@pytest.mark.slow
+def test_a_row_of_small_is_reproduced():
+    mean, width = spread("small", "held_out_loss", "softmax")
+    assert train("softmax", "small", seed=0).held_out_loss == pytest.approx(mean, abs=2 * width)
