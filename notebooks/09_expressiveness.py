@@ -31,7 +31,7 @@ power = {n: Polynomial((0,) * n + (1,)) for n in range(1, 7)}  # the pure powers
 #
 # $$ w(Q_t, K_s) = \phi(Q_t)\, \phi(K_s)^\top \;\text{ with } D \text{ features} \quad\Rightarrow\quad \mathrm{rank}\, [\,w(Q_t, K_s)\,]_{t, s} \le D \tag{9.1} $$
 #
-# Each row of weights is a mixture of $D$ fixed rows, however many queries there are. **Predict:** 60 random queries and 60 keys of width 3. Which rank do relu, the powers 2 and 4, order 4 of the series, and exp have?
+# Each row of weights is a mixture of $D$ fixed rows, however many queries there are. ([05](05_softmax_attention_is_a_sum_of_rnns.ipynb) met this for three orders of the toy; here are ten kernels.) **Predict:** 60 random queries and 60 keys of width 3. Which rank do relu, the powers 2 and 4, order 4 of the series, and exp have?
 
 # %% tags=["eq-9-1"]
 q, k = torch.randn(2, 60, 3, generator=torch.Generator().manual_seed(0))  # (T, d) each
@@ -58,9 +58,9 @@ caption = "Finite orders fall off a cliff after their last row; exp goes down a 
 figures.lines_figure(range(1, 61), shares, title="Singular values of the weights", caption=caption, **axes)
 
 # %% [markdown]
-# Between the last one that counts and the rounding errors lie many powers of ten: any line there gives the same ranks.
+# For the finite orders many powers of ten lie between the last one that counts and the rounding errors: any line there gives the same ranks.
 #
-# For exp there is a slope and no cliff. How steep it is depends on the scores, because order $n$ is the score to the $n$, divided by $n!$. **Predict:** what becomes of the *measured* rank of exp when all scores are 1,000 times smaller? And of that of power 3?
+# For exp there is a slope and no cliff, so its measured rank depends on the line. How steep the slope is depends on the scores, because order $n$ is the score to the $n$, divided by $n!$. **Predict:** what becomes of the *measured* rank of exp when all scores are 1,000 times smaller? And of that of power 3?
 
 # %%
 for c in (1, 1e-3, 1e-5):
@@ -78,16 +78,16 @@ for c in (1, 1e-3, 1e-5):
 # %%
 causal = weights["power 2"].tril()  # (T, T)
 past = causal[30:, :30]  # the later 30 queries on the earlier 30 keys: no mask here
-print("whole matrix above 50:", torch.linalg.matrix_rank(causal, rtol=1e-12).item() > 50)
+print("whole matrix, 60 x 60:", torch.linalg.matrix_rank(causal, rtol=1e-12).item())
 print("later queries on earlier keys:", torch.linalg.matrix_rank(past, rtol=1e-12).item())
 
 # %% [markdown]
-# The zeros raise the rank: a triangular matrix with no zero on its diagonal has full rank, whatever stands below. That is no merit of the kernel. What the state carries from the first half to the second is the block of **later queries on earlier keys**; nothing is masked there, and its rank is the 6 of (9.1) again.
+# The zeros raise the rank: a triangular matrix with no zero on its diagonal has full rank, whatever stands below. (To twelve digits it is 59; one singular value lies below that line.) That is no merit of the kernel. What the state carries from the first half to the second is the block of **later queries on earlier keys**; nothing is masked there, and its rank is the 6 of (9.1) again.
 
 # %% [markdown]
 # ## What no element-wise map can do
 #
-# **A common belief: "then take more element-wise features."** The paper's argument for higher orders is that a map which works on each entry of $k$ by itself cannot make the products $k_i k_j$. [03](03_powers_of_an_inner_product.ipynb#What-only-products-can-see) tested it on four keys. Now as a fit: how much of the squared score of one query can nine maps of each entry explain, over 1,000 keys?
+# **A common belief: "then take more element-wise features."** The paper's argument for higher orders, as we know it from a summary, is that a map which works on each entry of $k$ by itself cannot make the products $k_i k_j$. [03](03_powers_of_an_inner_product.ipynb#What-only-products-can-see) tested it on four keys. Now as a fit: how much of the squared score of one query can nine maps of each entry explain, over 1,000 keys?
 
 # %%
 many = torch.randn(1000, 3, generator=torch.Generator().manual_seed(1))  # (T, d)
@@ -112,7 +112,7 @@ print(f"with three products more: {unexplained(torch.cat([entrywise, products], 
 #
 # ## Capacity: random pairs, no training
 #
-# The rank says how many patterns there can be. How much can one *store*? Draw $P$ random keys of length 1 and give each one of 32 symbols at random, as a one-hot value ($e = 32$). Write all pairs into one state, then ask with each key, and answer with the symbol that has the largest read.
+# The rank says how many patterns there can be. How much can one *store*? Draw $P$ random keys of length 1 and give each one of 32 symbols at random, as a one-hot value. Write all pairs into one state, then ask with each key, and answer with the symbol that has the largest read.
 
 # %%
 from softattn_lib import recurrent_attention
@@ -135,14 +135,15 @@ keys = random_pairs(250, d=8, generator=torch.Generator().manual_seed(1))[0][0] 
 cosine = (keys @ keys.T)[~torch.eye(250, dtype=torch.bool)]  # of all pairs of different keys
 others = {f"order {n}": cosine**n for n in (1, 2, 4)}
 words = {"title": "Weights of keys that do not match, d = 8", "x_title": "weight (a match has 1)"}
-figures.histogram_figure(others, caption="Higher orders press the others towards 0.", **words)
+edges = torch.linspace(-1, 1, 41).numpy()  # of the bins, one of them at 0
+figures.histogram_figure(others, caption="Higher orders press the others towards 0.", bins=edges, **words)
 
 # %% [markdown]
-# A power sharpens: 0.5 becomes 0.25, and 0.06 at order 4. For random directions the mean square of these weights has a closed form:
+# A power sharpens: 0.5 becomes 0.25, and 0.06 at order 4. For random directions the mean square of these weights is a moment of one coordinate of a random unit vector. For $n = 1$ it is $1/d$, because $d$ equal squares add up to 1; in general
 #
 # $$ \mathbb{E}\, \cos^{2n} = \frac{1 \cdot 3 \cdots (2n - 1)}{d\, (d + 2) \cdots (d + 2n - 2)} \tag{9.2} $$
 #
-# For large $d$ it is a constant times $d^{-n}$. **Predict** from it: if the width doubles, how many times more pairs does order 1 hold, and order 2?
+# For large $d$ it is a constant times $d^{-n}$. The cell takes it three ways.
 
 # %% tags=["eq-9-2"]
 from softattn_lib.tasks.capacity import interference
@@ -154,7 +155,7 @@ for n in (1, 2, 3, 4):
 print(equations.check("9.2"))
 
 # %% [markdown]
-# A rough argument, ours: each symbol collects the weights of about $P / 32$ keys that do not match. Their sum scatters with the variance $P / 32 \cdot \mathbb{E} \cos^{2n}$, and does harm once that is not small against 1. So $P$ should go like $1 / \mathbb{E} \cos^{2n}$, hence like $d^n$.
+# A rough argument, ours: each symbol collects the weights of about $P / 32$ keys that do not match. Their sum scatters with the variance $P / 32 \cdot \mathbb{E} \cos^{2n}$, and does harm once that is not small against 1. So $P$ should go like $1 / \mathbb{E} \cos^{2n}$, hence like $d^n$. **Predict** from it: if the width doubles, how many times more pairs does order 1 hold, and order 2?
 #
 # `capacity` measures $P$: it doubles the pairs until fewer than 9 of 10 answers are right, and interpolates.
 
@@ -169,21 +170,23 @@ for n in (1, 2, 3, 4):
         print(f"order {n}, d = {d:2}: {pairs:5.0f} pairs, {rows:4} rows, pairs × E cos^2n = {ratio:.1f}")
 
 # %% [markdown]
-# From 8 pairs to more than 2,000, and the last column stays between 1 and 2.2. The argument has the right size, and no more than that: squared weights of even orders have a long upper tail, most of all at small $d$.
+# From 8 pairs to more than 2,000, and the last column stays between 1 and 2.2. The argument has the right size, and no more than that: at small $d$ the weights have a long upper tail, and a few keys that lie close do most of the harm.
 #
 # The number of pairs is also not far from the number of **rows**: twice as many at order 1, about as many at the orders 2 and 3, fewer at order 4. More pairs than rows does not contradict (9.1). To name one symbol of 32, a weight need not be exact.
 #
 # Is the growth $d^n$? Doubling by doubling, with three seeds:
 
 # %%
-for n, ds in {1: (4, 8, 16, 32), 2: (4, 8, 16, 32), 3: (4, 8, 16)}.items():
+widths = {1: (4, 8, 16, 32), 2: (4, 8, 16, 32), 3: (4, 8, 16)}  # of the keys, by order
+for n in widths:
     for seed in (1, 2, 3):
         generator = torch.Generator().manual_seed(seed)
-        steps = torch.tensor([capacity(power[n], d, generator=generator) for d in ds]).log2().diff()
-        print(f"order {n}, seed {seed}: exponents {steps.numpy().round(1)}, mean {steps.mean():.1f}")
+        held = [capacity(power[n], d, generator=generator) for d in widths[n]]
+        exponents = torch.tensor(held).log2().diff()  # of a doubling of the width
+        print(f"order {n}, seed {seed}: exponents {exponents.numpy().round(1)}, mean {exponents.mean():.1f}")
 
 # %% [markdown]
-# The means repeat from seed to seed: near 1, near 2, below 3. The single doublings scatter, most of all at order 1, so we fit no law. At these widths, $d^n$ is the direction.
+# The means repeat from seed to seed: near 1, near 2, below 3. The single doublings scatter, most of all at order 1, so we fit no law. At these widths the growth is near $d^n$ for the orders 1 and 2, and below it for order 3.
 #
 # ## More features, more recall?
 #
@@ -205,9 +208,9 @@ print(f"rows: power 2 {features_of_degree(16, 2)}, taylor 2 {num_features(16, 2)
       f"taylor 10 {num_features(16, 10):,}, identity and relu 16")
 
 # %% [markdown]
-# With keys of length 1, order 2 alone does best with 136 rows. The five million rows of `taylor(10)` recall far less, as does exp with infinitely many: there a match has the weight $e^1$, and all others are near $e^0$. (Order 0, which `taylor(2)` has and `power 2` has not, adds 1 to every weight.)
+# With keys of length 1, order 2 alone does best with 136 rows. The five million rows of `taylor(10)` recall far less, as does exp with infinitely many: there a match has the weight $\exp(1)$, and all others are near $\exp(0)$. (Order 0, which `taylor(2)` has and `power 2` has not, adds 1 to every weight.)
 #
-# With keys of length 2 a match has $e^4$, and exp wins, as does `taylor(10)`. **What counts is how far a match stands out**: for a pure power the order decides that, for exp the length of the keys too. And relu, with as many rows as the identity, recalls less: it matters *which* features. (Random keys all of them; a network can learn where to put its keys, and how long to make them.)
+# With keys of length 2 a match has $\exp(4)$, and exp wins, as does `taylor(10)`. **What counts is how far a match stands out**: for a pure power the order decides that, for exp the length of the keys too. And relu, with as many rows as the identity, recalls less: it matters *which* features. (Random keys all of them; a network can learn where to put its keys, and how long to make them.)
 
 # %% [markdown]
 # ## Crowded, not forgetful
@@ -241,7 +244,7 @@ print(f"over all: {right.mean():.2f} without decay, {decayed.mean():.2f} with it
 #
 # ## Move it
 #
-# All orders in one picture, and in grey softmax with keys of length 2, whose memory is the KV cache.
+# All orders in one picture, and in grey softmax with keys of length 2, whose memory is the KV cache. (It keeps every key and still loses pairs: at length 2, crowded keys come too close.) The diamonds are your setting.
 #
 # **Before you play:** at $d = 8$, from which order on are 9 of 10 right for 128 pairs, and is that state smaller than a cache of 128 pairs?
 
@@ -261,11 +264,11 @@ print(f"cache of 128 pairs: {result.cache_floats:,} floats")
 widget.reset()
 
 # %% [markdown]
-# **Finish the sentence:** "For random keys and without training, a state that recalls as many pairs as a cache holds is ... than the cache."
+# **Finish the sentence:** "Here, at $d = 8$, a state that recalls 128 pairs is ... than the cache that holds them."
 #
 # <details><summary>One way to finish it</summary>
 #
-# "... not much smaller, or larger." Order 3 is close to 9 of 10 with a state somewhat smaller than the cache; order 4 has room to spare and a state twice as large as the cache. **"A recurrent model has a small state"** is wrong for high orders. A state pays when the text goes on and what has to be kept does not grow with it.
+# "... not much smaller, or larger." Order 3 is close to 9 of 10 with a state somewhat smaller than the cache; order 4 has room to spare and a state twice as large as the cache. (By the table of capacities above, order 1 does better: 32 pairs at $d = 16$ in a third of the cache.) **"A recurrent model has a small state"** is wrong for high orders. A state pays when the text goes on and what has to be kept does not grow with it.
 #
 # </details>
 #
@@ -313,7 +316,7 @@ for name in ["softmax", *kernels, *linear]:
 # %% tags=["nbval-ignore-output"]
 points = {name: row.values for name, row in table.items()}
 words = {"title": "Trained recall, 16 pairs", "x_title": "accuracy"}
-caption = "Above, exp with what stands below it: all right. Then kernels: linear ones lag, odd orders fail."
+caption = "Top twelve: exp with any denominator. Below: other kernels; linear ones lag, orders 1 and 3 fail."
 figures.points_figure(points, caption=caption, **words)
 
 # %% [markdown]
@@ -334,7 +337,7 @@ print("with the L2 norm the keys are used:", odd["L2 norm"].accuracy > 2 * frequ
 # %% tags=["nbval-ignore-output"]
 losses = {name: run.losses for name, run in odd.items()}
 axes = {"x_title": "step", "y_title": "training loss (nats)", "log_y": True}
-caption = "A guess costs ln 32 = 3.5. Divided by its sum, order 3 is thrown back more than once."
+caption = "A guess costs ln 32 = 3.5. Divided by its sum, order 3 never leaves it, and its loss jumps."
 figures.lines_figure(range(1, 121), losses, title="Order 3, one seed", caption=caption, **axes)
 
 # %% [markdown]
@@ -342,7 +345,7 @@ figures.lines_figure(range(1, 121), losses, title="Order 3, one seed", caption=c
 #
 # ## The table: denominators
 #
-# What stands where the denominator stood, all with exp: norms, gates, $1/t$, nothing at all, with and without scores clamped at 5.
+# What stands where the denominator stood, all with exp: norms, gates, $1/t$, nothing at all; those without a norm also with scores clamped at 5.
 
 # %%
 norms = ["softmax", "l2", "rms", "layer"]
@@ -354,16 +357,35 @@ print("runs:", sum(len(table[name].values) for name in names))
 # %% [markdown]
 # None of the 36 runs is below 0.9999. On this task the numerator of exp is enough, whatever stands below it.
 #
-# **What this shows:** at 16 pairs and width 8, the orders close the gap between linear attention and softmax, and order 2 closes most of it.
+# ## One head
 #
-# **What it does not show:** 16 pairs are too few to tell order 4 from exp, or one denominator from another: everything is at the ceiling. There is one layer, no positions, one learning rate, and three seeds. The linear variants might gain from longer training or other settings. And the paper makes no statement about recall that this could confirm.
+# From order 4 on all is at the ceiling, so the task is too easy to tell them apart. With one head of width 8 in place of two (and 800 steps) the same 16 pairs are hard. **Predict:** where does order 2 land now?
+
+# %%
+hard = summarize(read_rows("../experiments/recall_one_head.csv"), "accuracy")
+for name in sorted(hard, key=lambda name: -hard[name].mean):
+    row = hard[name]
+    print(f"{name:12} mean {row.mean:.3f}, {row.lowest:.3f} to {row.highest:.3f}")
+
+# %% tags=["nbval-ignore-output"]
+points = {name: hard[name].values for name in sorted(hard, key=lambda name: -hard[name].mean)}
+words = {"title": "Trained recall, one head of width 8", "x_title": "accuracy"}
+caption = "Order 2 is near the linear kernels, order 4 between, orders 6 and 10 with softmax."
+figures.points_figure(points, caption=caption, **words)
+
+# %% [markdown]
+# The orders come apart: 2 is near the linear kernels, 4 is between, 6 and 10 are with softmax. The power 4 alone, with no lower orders, stays below `taylor_4` here. And `l2` misses nothing in the three runs, where softmax misses one or two in a hundred: this task can do without the length of the output, which L2 throws away.
+#
+# **What this shows:** at 16 pairs and width 8, higher orders close the gap between linear attention and softmax: with two heads order 2 most of it, with one head order 6. (The linear kernels also differ by their maps; the first two orders of the series, `taylor_1`, do worse than they.)
+#
+# **What it does not show:** one denominator from another: with two heads all are at the ceiling. There is one layer, no positions, one learning rate, and three seeds. The linear variants might gain from longer training or other settings. And the paper makes no statement about recall that this could confirm.
 
 # %% [markdown]
 # ## Try it
 #
-# 1. In the untrained experiment, take 4 symbols in place of 32: `capacity(power[2], 8, symbols=4, generator=...)`. More pairs or fewer? (Say why before you run it.)
-# 2. Take order 0 out of `taylor(4)`: `Polynomial((0, 1, 1/2, 1/6, 1/24))`. How many pairs does it hold at $d = 16$ with keys of length 1, against `taylor(4)`?
-# 3. Train `recall("taylor_1", steps=600)` with an L2 norm for a normalizer, `replace(variant("taylor_1"), name="mine", normalizer=L2Normalizer())`. Does it reach the linear variants of the table?
+# 1. (5 minutes, easy) In the untrained experiment, take 4 symbols in place of 32: `capacity(power[2], 8, symbols=4, generator=...)`. More pairs or fewer? (Say why before you run it.)
+# 2. (5 minutes, easy) Take order 0 out of `taylor(4)`: `Polynomial((0, 1, 1/2, 1/6, 1/24))`. How many pairs does it hold at $d = 16$ with keys of length 1, against `taylor(4)`?
+# 3. (10 minutes, medium) Train `recall("taylor_1", steps=600)` with an L2 norm for a normalizer, `replace(variant("taylor_1"), name="mine", normalizer=L2Normalizer())`. Does it reach the linear variants of the table?
 #
 # <details><summary>What to expect</summary>
 #
@@ -384,8 +406,8 @@ for kernel in (taylor(4), Polynomial((0, 1, 1 / 2, 1 / 6, 1 / 24))):
 #
 # - Weights read from a state of $D$ rows have rank $D$ at most (9.1), and random ones reach it; exp has no such bound. A mask raises the rank and carries nothing.
 # - Element-wise maps miss the products $k_i k_j$, however many there are.
-# - Untrained, a state of order $n$ recalls roughly as many random pairs as it has rows, and the more the wider the keys, in the direction of $d^n$. How far a match stands out counts, not the number of features.
+# - Untrained, a state of order $n$ recalls roughly as many random pairs as it has rows, and the more the wider the keys: near $d^n$ for the orders 1 and 2, below it for order 3. How far a match stands out counts, not the number of features.
 # - A state that only adds is crowded, not forgetful.
-# - Trained, order 2 nearly solves 16 pairs and order 4 does; linear variants lag; odd orders fail by their denominator. Denominators cannot be told apart here.
+# - Trained, order 2 nearly solves 16 pairs and order 4 does; linear variants lag; orders 1 and 3 fail, order 3 by its denominator (seen on one seed). With one head it takes order 6. Two heads cannot tell denominators apart.
 #
 # Back to [08 What the names hide](08_what_the_names_hide.ipynb) · On to [10 Training the ablations](10_training_the_ablations.ipynb)

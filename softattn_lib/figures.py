@@ -147,7 +147,8 @@ def histogram_figure(
 
     Args:
         samples: {name: values of any shape}.
-        bins: how many bins of equal width from the smallest to the largest of all values.
+        bins: how many bins of equal width from the smallest to the largest of all values, or
+            their edges.
         title, caption, x_title, y_title, log_y: as in `lines_figure`.
 
     Example:
