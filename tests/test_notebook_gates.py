@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from io import BytesIO
 
 import nbformat
 import pytest
@@ -222,6 +223,18 @@ def test_a_picture_is_the_same_each_time_it_is_drawn(good):
         pytest.skip(str(error))
     assert first == second
     assert base64.b64decode(first).startswith(b"\x89PNG")
+
+
+def test_a_picture_with_fewer_colours_looks_the_same(good):
+    image = pytest.importorskip("PIL.Image")
+    noise = image.effect_noise((80, 60), 40).convert("RGB")
+    noise.putalpha(200)
+    png, picture = BytesIO(), noise.resize((400, 300))
+    picture.save(png, "PNG")
+    small = image.open(BytesIO(notebooks.shrink(png.getvalue())))
+    assert small.size == picture.size and small.mode == "P"
+    pairs = zip(picture.tobytes(), small.convert("RGBA").tobytes(), strict=True)
+    assert max(abs(a - b) for a, b in pairs) < 32
 
 
 # What the pair check and the rules say
