@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, Subset
 from softattn_lib.llama import swap_attention
 from softattn_lib.tasks.presets import Preset
 from softattn_lib.tasks.records import code_version, machine
-from softattn_lib.tasks.training import RUN, corpus_for, load_trained, next_token_losses
+from softattn_lib.tasks.text import corpus_for
+from softattn_lib.tasks.training import RUN, load_trained, next_token_losses
 from softattn_lib.variants import AttentionVariant, variant
 
 

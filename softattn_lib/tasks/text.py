@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from softattn_lib.tasks.presets import Preset
+
 SPLIT_SEED = 123  # of what is held out of a data set, as in the paper's code
 DOCUMENTS_AT_ONCE = 1000  # of a data set, joined and cut into sequences
 SEPARATOR = "\n"  # between them
@@ -297,6 +299,23 @@ def make_corpus(
                 f"to {part}, with held_out={held_out}"
             )
     return corpus
+
+
+def corpus_for(settings: Preset, text=None, column: str = "text") -> Corpus:
+    """What a model of these settings reads of a text; text and column as in `make_corpus`.
+
+    >>> from softattn_lib.tasks.presets import PRESETS
+    >>> corpus_for(PRESETS["mini"]).train[0].shape  # a sequence and the token after it
+    torch.Size([65])
+    """
+    return make_corpus(
+        text,
+        length=settings.length,
+        tokenizer=settings.tokenizer,
+        vocab_size=settings.vocab_size,
+        held_out=settings.held_out,
+        column=column,
+    )
 
 
 def text_name(source) -> str:

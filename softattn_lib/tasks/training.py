@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, get_scheduler
 from softattn_lib.llama import swap_attention
 from softattn_lib.tasks.presets import Preset, preset
 from softattn_lib.tasks.records import append_row, check_columns, code_version, machine
-from softattn_lib.tasks.text import Corpus, make_corpus, tokenizer_from_state
+from softattn_lib.tasks.text import Corpus, corpus_for, tokenizer_from_state
 from softattn_lib.variants import AttentionVariant, variant
 
 LOG_EVERY = 10  # steps; between them losses stay on the device
@@ -219,23 +219,6 @@ def build_model(
     model = LlamaForCausalLM(config)
     swap_attention(model, variant_name)
     return model
-
-
-def corpus_for(settings: Preset, text=None, column: str = "text") -> Corpus:
-    """What a model of these settings reads of a text; text and column as in `text.make_corpus`.
-
-    >>> from softattn_lib.tasks.presets import PRESETS
-    >>> corpus_for(PRESETS["mini"]).train[0].shape  # a sequence and the token after it
-    torch.Size([65])
-    """
-    return make_corpus(
-        text,
-        length=settings.length,
-        tokenizer=settings.tokenizer,
-        vocab_size=settings.vocab_size,
-        held_out=settings.held_out,
-        column=column,
-    )
 
 
 def load_trained(folder: str | Path, variant_name: AttentionVariant | None = None):

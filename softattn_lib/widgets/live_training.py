@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import torch
 
 from ..tasks.presets import preset
-from ..tasks.text import make_corpus
+from ..tasks.text import corpus_for
 from ..theme import NEUTRAL, TEMPLATE, compact, headline, style
 from ..variants import variant
 from .base import PLOTLY, STYLE, WIDE, _Fit, _LiveFigure
@@ -129,12 +129,7 @@ class LiveTraining(ipywidgets.VBox):
         self._preset_name, self._seed, self._changes = preset_name, seed, changes
         name = variant(variant_name).name
         self.results, self._numbers = {}, {}
-        corpus = make_corpus(
-            length=self.settings.length,
-            tokenizer=self.settings.tokenizer,
-            vocab_size=self.settings.vocab_size,
-            held_out=self.settings.held_out,
-        )
+        corpus = corpus_for(self.settings)
         self.levels = levels(corpus.train.ids, corpus.tokenizer.size)
         options = list(dict.fromkeys((name, *CHOICES)))
         self.figure = _LiveFigure(draw(self.settings.steps, self.levels, len(options)))
