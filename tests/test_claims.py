@@ -64,6 +64,7 @@ def agreeing(tables):
         ("F4", "small", {"taylor_10": (9, 9, 9)}),
         ("F5", "small", {"cosine": (0, 0, 0)}),
         ("F6", "small", {"rms": (9, 9, 9)}),
+        ("F6", "small", {"1_over_t": (9, 9, 9)}),
     ],
 )
 def test_other_numbers_give_another_verdict(agreeing, claim, table, values):

@@ -22,6 +22,7 @@ TABLES = ROOT / "experiments"
 PAGE = ROOT / "claims.md"
 NORMS = ("l2", "rms", "layer")
 WITHOUT_NORM = ("gate", "gate_without_1_over_t", "1_over_t", "no_denominator")
+GATE_OR_NOT = (("gate", "1_over_t"), ("gate_without_1_over_t", "no_denominator"))
 CLAMPED = tuple(f"{name}_clamp5" for name in WITHOUT_NORM)
 EVEN_ORDERS = tuple(f"taylor_{order}" for order in (2, 4, 6, 8, 10))
 LINEAR = ("linear_relu", "linear_elu", "linear_cosine", "cosine")
@@ -149,7 +150,11 @@ def verdicts(recall, small, largest_norms, **_) -> dict[str, str]:
             small["taylor_10"].overlaps(small["softmax"]),
         ),
         "F5": verdict(*(small.is_higher(name, "softmax") for name in LINEAR)),
-        "F6": verdict(*(small.is_higher(name, "softmax") for name in WITHOUT_NORM), *norms_do),
+        "F6": verdict(
+            *(small.is_higher(name, "softmax") for name in WITHOUT_NORM),
+            *norms_do,
+            *(not small.is_higher(plain, gate) for gate, plain in GATE_OR_NOT),
+        ),
     }
 
 
