@@ -71,9 +71,7 @@ class Explorer(ipywidgets.VBox):
             setattr(self, name, control)
         result = compute(**self._defaults)
         self._static = draw(result)
-        self.figure = _LiveFigure(self._static)
-        self.figure._config = {"responsive": True, "displayModeBar": False}
-        self.figure.open()
+        self.figure = live_figure(self._static)
         self.read_out = ipywidgets.HTML(read_out(result))
         self.error_box = ipywidgets.HTML()
         self.reset_button = ipywidgets.Button(
@@ -89,7 +87,7 @@ class Explorer(ipywidgets.VBox):
                 ipywidgets.HTML(f"{STYLE}<b>{question}</b>"),
                 self.control_row,
                 self.figure,
-                _Fit(),
+                Fit(),
                 self.error_box,
                 self.read_out,
                 ipywidgets.HTML(
@@ -123,10 +121,8 @@ class Explorer(ipywidgets.VBox):
             self.read_out.value = self._read_out(result)
         except Exception as error:
             self.error = error
-            self.error_box.value = (
-                '<div role="alert" style="border-left: 4px solid #D55E00; padding-left: 8px">'
-                f"<b>{type(error).__name__}:</b> {html.escape(str(error))}<br>"
-                "The figure still shows the last values that could be computed.</div>"
+            self.error_box.value = alert(
+                error, "<br>The figure still shows the last values that could be computed."
             )
             raise
         self.error, self.error_box.value = None, ""
@@ -134,6 +130,27 @@ class Explorer(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs):
         bundle = super()._repr_mimebundle_(**kwargs)
         return {**bundle, PLOTLY: json.loads(self._static.to_json())}
+
+
+def alert(error: Exception, advice: str = "") -> str:
+    """An error as HTML, followed by HTML of one's own.
+
+    Example:
+        >>> "<b>ValueError:</b> x &lt; 0" in alert(ValueError("x < 0"))
+        True
+    """
+    return (
+        '<div role="alert" style="border-left: 4px solid #D55E00; padding-left: 8px">'
+        f"<b>{type(error).__name__}:</b> {html.escape(str(error))}{advice}</div>"
+    )
+
+
+def live_figure(figure: go.Figure) -> go.FigureWidget:
+    """A figure as a widget, as wide as the page where `Fit` stands beside it."""
+    live = _LiveFigure(figure)
+    live._config = {"responsive": True, "displayModeBar": False}
+    live.open()
+    return live
 
 
 class _LiveFigure(go.FigureWidget):
@@ -148,7 +165,7 @@ class _LiveFigure(go.FigureWidget):
             super().open()
 
 
-class _Fit(anywidget.AnyWidget):
+class Fit(anywidget.AnyWidget):
     """Tells responsive figures to take the width of the page.
 
     A live figure is drawn before it stands on the page, at a width of its own; plotly redraws it

@@ -13,7 +13,7 @@ from ..tasks.presets import preset
 from ..tasks.text import corpus_for
 from ..theme import NEUTRAL, TEMPLATE, compact, headline, style
 from ..variants import variant
-from .base import PLOTLY, STYLE, WIDE, _Fit, _LiveFigure
+from .base import PLOTLY, STYLE, WIDE, Fit, alert, live_figure
 
 CHOICES = (
     "softmax", "l2", "gate", "no_denominator", "linear_relu", "linear_elu", "cosine",
@@ -132,9 +132,7 @@ class LiveTraining(ipywidgets.VBox):
         corpus = corpus_for(self.settings)
         self.levels = levels(corpus.train.ids, corpus.tokenizer.size)
         options = list(dict.fromkeys((name, *CHOICES)))
-        self.figure = _LiveFigure(draw(self.settings.steps, self.levels, len(options)))
-        self.figure._config = {"responsive": True, "displayModeBar": False}
-        self.figure.open()
+        self.figure = live_figure(draw(self.settings.steps, self.levels, len(options)))
         self.variant = ipywidgets.Dropdown(
             options=options, value=name, description="variant", style=WIDE
         )
@@ -147,7 +145,7 @@ class LiveTraining(ipywidgets.VBox):
                 ipywidgets.HTML(f"{STYLE}<b>How low does the loss get, and how fast?</b>"),
                 ipywidgets.HBox([self.variant, self.start_button]),
                 self.figure,
-                _Fit(),
+                Fit(),
                 self.error_box,
                 self.read_out,
             ],
@@ -173,9 +171,7 @@ class LiveTraining(ipywidgets.VBox):
                 **self._changes,
             )
         except Exception as error:
-            self.error_box.value = (
-                f'<div role="alert"><b>{type(error).__name__}:</b> {html.escape(str(error))}</div>'
-            )
+            self.error_box.value = alert(error)
             raise
         finally:
             self.start_button.disabled = False
