@@ -16,6 +16,7 @@ from softattn_lib.kernels import CosineKernel, FeatureMapKernel, IdentityKernel,
 from softattn_lib.parallel import parallel_attention
 
 SYMBOLS = 32
+LEAST = {"pairs": 1, "sets": 1, "d": 2, "symbols": 2}
 ANGLES = 200  # points of the integral over the angle between two keys
 
 
@@ -43,8 +44,7 @@ def random_pairs(
         >>> keys.norm(dim=-1).round(decimals=9).tolist(), values.shape
         ([[2.0, 2.0, 2.0]], torch.Size([1, 3, 32]))
     """
-    _check(pairs, d, symbols, length)
-    _check_count("sets", sets, least=1)
+    _check(length, pairs=pairs, d=d, symbols=symbols, sets=sets)
     keys = torch.randn(sets, pairs, d, generator=generator, dtype=torch.float64)
     answers = torch.randint(symbols, (sets, pairs), generator=generator)
     return length * F.normalize(keys, dim=-1), F.one_hot(answers, symbols).double()
@@ -167,7 +167,7 @@ def interference(kernel, d: int, *, length=1.0) -> float:
         0.0375
     """
     kernel = as_kernel(kernel)
-    _check(1, d, SYMBOLS, length)
+    _check(length, d=d)
     is_map = isinstance(kernel, FeatureMapKernel)
     if is_map and not isinstance(kernel, IdentityKernel | CosineKernel):
         raise ValueError(f"kernel {kernel!r} must give weights that depend on the angle alone")
@@ -180,13 +180,9 @@ def interference(kernel, d: int, *, length=1.0) -> float:
     return ((relative**2 * density).sum() / density.sum()).item()
 
 
-def _check(pairs, d, symbols, length) -> None:
-    for name, value, least in (("pairs", pairs, 1), ("d", d, 2), ("symbols", symbols, 2)):
-        _check_count(name, value, least)
+def _check(length, **counts) -> None:
+    for name, value in counts.items():
+        if not (isinstance(value, int) and value >= LEAST[name]):
+            raise ValueError(f"{name} must be a whole number >= {LEAST[name]}, got {value!r}")
     if not 0 < length < math.inf:
         raise ValueError(f"length must be a number > 0, got {length!r}")
-
-
-def _check_count(name, value, least) -> None:
-    if not (isinstance(value, int) and value >= least):
-        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
