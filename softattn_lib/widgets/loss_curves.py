@@ -17,22 +17,12 @@ from ..theme import NEUTRAL, TEMPLATE, compact, headline, style
 from .base import WIDE, Explorer
 
 REFERENCE = "softmax"
+WITHOUT_NORM = ("gate", "gate_without_1_over_t", "1_over_t", "no_denominator")
+CLAMPED = tuple(f"{name}_clamp5" for name in WITHOUT_NORM)
 GROUPS = {  # name: (sweep, variants)
     "a norm in the denominator's place": ("small", (REFERENCE, "l2", "rms", "layer")),
-    "a gate, 1/t, or nothing in its place": (
-        "small",
-        (REFERENCE, "gate", "gate_without_1_over_t", "1_over_t", "no_denominator"),
-    ),
-    "the same, scores clamped at 5": (
-        "small",
-        (
-            REFERENCE,
-            "gate_clamp5",
-            "gate_without_1_over_t_clamp5",
-            "1_over_t_clamp5",
-            "no_denominator_clamp5",
-        ),
-    ),
+    "a gate, 1/t, or nothing in its place": ("small", (REFERENCE, *WITHOUT_NORM)),
+    "the same, scores clamped at 5": ("small", (REFERENCE, *CLAMPED)),
     "feature maps in the place of exp": (
         "small",
         (REFERENCE, "linear_relu", "linear_elu", "linear_cosine", "cosine"),
@@ -43,21 +33,8 @@ GROUPS = {  # name: (sweep, variants)
         (REFERENCE, "taylor_2", "taylor_4", "taylor_6", "taylor_8", "taylor_10"),
     ),
     "odd orders of the series": ("small", (REFERENCE, "taylor_1", "taylor_3", "taylor_2")),
-    "under stress": (
-        "stability",
-        (REFERENCE, "l2", "gate", "gate_without_1_over_t", "1_over_t", "no_denominator"),
-    ),
-    "under stress, scores clamped at 5": (
-        "stability",
-        (
-            REFERENCE,
-            "l2",
-            "gate_clamp5",
-            "gate_without_1_over_t_clamp5",
-            "1_over_t_clamp5",
-            "no_denominator_clamp5",
-        ),
-    ),
+    "under stress": ("stability", (REFERENCE, "l2", *WITHOUT_NORM)),
+    "under stress, scores clamped at 5": ("stability", (REFERENCE, "l2", *CLAMPED)),
 }
 LOSS, LOG, DIFFERENCE, NORM = "loss", "ln loss", "difference", "norm"
 SHOWN = {
