@@ -26,6 +26,7 @@ from ..kernels import ExpKernel, FeatureMapKernel
 from ..normalizers import (
     L2Normalizer,
     LayerNormalizer,
+    NoNormalizer,
     RMSNormalizer,
     SumNormalizer,
     VisibleKeysNormalizer,
@@ -192,22 +193,13 @@ def compute(inputs: Example, kernel="exp", normalizer="sum", gates="none") -> Co
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SignedWeightsWarning)
         outputs = _attend(inputs, inputs.v, chosen)
-    # Weights are the outputs for the values 1, 0, 0, ... and so on; a norm is left out of them.
-    weighing, eye = chosen, torch.eye(len(inputs.v), dtype=inputs.v.dtype)
-    if isinstance(chosen.normalizer, NORMS):
-        gate = chosen.output_gate if chosen.gate_position == "before" else None
-        weighing = replace(chosen, normalizer=NORMALIZERS["none"].fields["normalizer"])
-        weighing = replace(weighing, output_gate=gate)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SignedWeightsWarning)
-        weights = _attend(inputs, eye, weighing).numpy()
     d, e = inputs.q.shape[-1], inputs.v.shape[-1]
     names = tuple(entry.name for entry in NAMED if _parts(entry) == _parts(chosen))
     return Combination(
         kernel,
         normalizer,
         gates,
-        weights=np.where(np.tri(len(weights), dtype=bool), weights, np.nan),
+        weights=_weights(inputs, chosen),
         outputs=outputs.numpy(),
         softmax=softmax_attention(inputs.q, inputs.k, inputs.v).numpy(),
         features=chosen.kernel.num_features(d) if chosen.is_recurrent else None,
@@ -236,6 +228,18 @@ def combine(kernel: str, normalizer: str, gates: str) -> AttentionVariant:
             raise ValueError(f"{control} must be one of {', '.join(CONTROLS[control])}; got {name}")
         fields |= CONTROLS[control][name].fields
     return AttentionVariant("a combination", formula="", **fields)
+
+
+def _weights(inputs: Example, chosen: AttentionVariant) -> np.ndarray:
+    """(T, T) what the values are multiplied by, before a norm; NaN where no key is visible."""
+    if isinstance(chosen.normalizer, NORMS):
+        gate = chosen.output_gate if chosen.gate_position == "before" else None
+        chosen = replace(chosen, normalizer=NoNormalizer(), output_gate=gate)
+    one_hot = torch.eye(len(inputs.v), dtype=inputs.v.dtype)  # as values they show the weights
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SignedWeightsWarning)
+        weights = _attend(inputs, one_hot, chosen).numpy()
+    return np.where(np.tri(len(weights), dtype=bool), weights, np.nan)
 
 
 def _attend(inputs: Example, values, chosen: AttentionVariant) -> torch.Tensor:
@@ -353,6 +357,9 @@ def _blank(shown: Combination) -> go.Figure:
         look = style(1 - n)  # softmax is blue in all widgets
         trace = go.Scatter(x=positions, y=y, name=name, mode="lines+markers", **look)
         figure.add_trace(trace, row=1, col=2)
+    # Softmax wider and below, so that both are seen where they coincide.
+    figure.data[1].zorder = 1
+    figure.data[2].update(line_width=5, marker_size=12)
     figure.update_layout(template=TEMPLATE, height=400, coloraxis={"colorbar": {"x": 0.4}})
     figure.update_xaxes(title_text="key", dtick=2, showgrid=False, zeroline=False, col=1)
     figure.update_yaxes(title_text="query", dtick=2, showgrid=False, zeroline=False, col=1)
@@ -364,19 +371,12 @@ def _blank(shown: Combination) -> go.Figure:
 
 def _caption(shown: Combination) -> str:
     labels = [parts[getattr(shown, control)].label for control, parts in CONTROLS.items()]
-    negative = int((np.nan_to_num(shown.weights) < 0).sum())
+    visible = np.isfinite(shown.weights).sum()
+    negative = (shown.weights < 0).sum()
     return (
         f"Kernel {labels[0]}, normalizer {labels[1]}, gates: {labels[2]}. "
-        f"{negative or 'None'} of the {_pairs(shown)} weights {_is(negative)} negative."
+        f"{negative or 'None'} of the {visible} weights {'are' if negative > 1 else 'is'} negative."
     )
-
-
-def _pairs(shown: Combination) -> int:
-    return int(np.isfinite(shown.weights).sum())
-
-
-def _is(count: int) -> str:
-    return "are" if count > 1 else "is"
 
 
 def formula(kernel: str, normalizer: str, gates: str) -> str:
