@@ -296,6 +296,13 @@ def test_figure_shows_the_combination_and_in_place_is_anew(kernel):
         assert "nan" not in caption
 
 
+def test_both_curves_are_seen_where_they_coincide():
+    _, chosen, softmax = draw(shown("exp", "sum", "none")).data
+    assert tuple(chosen.y) == tuple(softmax.y)
+    assert chosen.zorder > (softmax.zorder or 0)  # the thin one on top
+    assert chosen.line.width < softmax.line.width and chosen.marker.size < softmax.marker.size
+
+
 def test_no_two_combinations_have_the_same_read_out():
     """Before or after a sum, a gate does the same; there only the caption differs."""
     words = {values: read_out(shown(*values)) for values in ALL}
@@ -433,4 +440,4 @@ def test_form(widget):
 
 def test_own_tokens():
     inputs = example(length=5, width=3)
-    assert mount(inputs).figure.data[0].z.shape == (5, 5)
+    assert np.shape(mount(inputs).figure.data[0].z) == (5, 5)

@@ -306,7 +306,7 @@ def mount(q=toy.q, k=toy.k, v=toy.v, scale: float = 1.0) -> Explorer:
         >>> widget = mount()
         >>> widget.token.value = 1
         >>> widget.figure.data[2].z[0]  # the state's row of order 0 is [v_1, 1]
-        array([1., 0., 1.])
+        [1.0, 0.0, 1.0]
     """
     tokens = len(k)
     if not 2 <= tokens <= MAX_TOKENS:
