@@ -1,6 +1,5 @@
-"""The recall capacity widget: its numbers against the library, its controls at both ends."""
+"""The recall capacity widget: its numbers against the library; test_widgets.py moves it."""
 
-import json
 import time
 from itertools import product
 
@@ -8,12 +7,10 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 import torch
-from plotly.basewidget import BaseFigureWidget
 
 from softattn_lib import Polynomial, init_state
 from softattn_lib.tasks.capacity import recall_accuracy
 from softattn_lib.widgets import recall_capacity
-from softattn_lib.widgets.base import PLOTLY
 from softattn_lib.widgets.recall_capacity import (
     ORDERS,
     PAIRS,
@@ -145,15 +142,6 @@ def test_every_control_at_both_ends_shows_what_it_says(widget):
     assert widget.error is None
 
 
-def test_a_move_is_one_message(widget, monkeypatch):
-    messages, send = [], BaseFigureWidget._send_update_msg
-    monkeypatch.setattr(
-        BaseFigureWidget, "_send_update_msg", lambda *a, **k: messages.append(1) or send(*a, **k)
-    )
-    widget.order.value = 5
-    assert len(messages) == 1
-
-
 def test_a_width_takes_less_than_half_a_second_and_then_nothing(widget):
     """The processor's time, which other programs on the machine do not change."""
     recall_capacity._measured.cache_clear()
@@ -173,19 +161,6 @@ def test_an_order_it_does_not_have_shows_its_error(widget):
         widget.order.value = 7
     assert "order must be one of" in widget.error_box.value
     assert widget.figure.to_json() == before
-
-
-def test_reset_brings_the_first_picture_back(widget):
-    first = [np.array(trace.y) for trace in widget.figure.data]
-    widget.order.value, widget.d.value, widget.pairs.value = 6, 4, 1
-    widget.reset_button.click()
-    assert (widget.order.value, widget.d.value, widget.pairs.value) == (2, 8, 32)
-    for trace, y in zip(widget.figure.data, first, strict=True):
-        np.testing.assert_array_equal(trace.y, y)
-
-
-def test_static_twin_is_the_default_figure(widget):
-    assert widget._repr_mimebundle_()[PLOTLY] == json.loads(draw(compute()).to_json())
 
 
 def pairs_at(accuracy, order, d):

@@ -23,13 +23,19 @@ from softattn_lib import (
     toy,
     weight_error_bound,
 )
-from softattn_lib.widgets import approximation_error, recurrence_stepper, state_growth
+from softattn_lib.widgets import (
+    approximation_error,
+    recall_capacity,
+    recurrence_stepper,
+    state_growth,
+)
 from softattn_lib.widgets.base import PLOTLY, Explorer
 
 WIDGETS = {
     "state_growth": state_growth,
     "approximation_error": approximation_error,
     "recurrence_stepper": recurrence_stepper,
+    "recall_capacity": recall_capacity,
 }
 RECORDING = recurrence_stepper.record(toy.q, toy.k, toy.v)
 
@@ -203,7 +209,7 @@ def test_static_twin_is_the_default_figure_and_small(name):
     defaults = {n: c.value for n, c in controls(widget).items()}
     twin = WIDGETS[name].draw(compute(name, **defaults)).to_json()
     assert len(twin) < 40_000
-    controls(widget)["order"].value = 0  # the twin stays what it was
+    widget.order.value = widget.order.min  # the twin stays what it was
     bundle = widget._repr_mimebundle_()
     assert bundle[PLOTLY] == json.loads(twin)
     assert "application/vnd.jupyter.widget-view+json" in bundle
@@ -220,13 +226,13 @@ def test_an_error_shows_and_is_raised_and_goes_away(name):
 
     widget._compute = fail
     with pytest.raises(ValueError, match="even"):
-        order.value = 0
+        order.value = order.min
     assert isinstance(widget.error, ValueError)
     assert "ValueError" in widget.error_box.value and "&lt;even&gt;" in widget.error_box.value
     assert widget.error_box in widget.children
     assert widget.figure.to_json() == before
     widget._compute = compute_well
-    order.value = 1
+    order.value = order.min + 1
     assert widget.error is None and widget.error_box.value == ""
     widget._compute = fail
     widget.reset_button.click()  # ipywidgets swallows what a click raises; the widget does not
