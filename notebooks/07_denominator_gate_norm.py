@@ -79,7 +79,7 @@ steps, random_G = torch.arange(1, 1025), 1 / random_weights.sum(-1)  # (T,) each
 # **Predict:** for a query of squared length 64, the score of a random key is normal with variance 1, and $e^{\text{score}}$ has the mean $e^{1/2}$. Where will $t\,G_t$ settle?
 
 # %%
-for t in (4, 16, 64, 256, 1024):
+for t in (1, 4, 16, 64, 256, 1024):
     print(f"t = {t:4}: G {random_G[t - 1]:.5f}, t G {t * random_G[t - 1]:.2f}")
 print(f"median of t G from 17 on: {(steps * random_G)[16:].median():.2f}")
 print(f"e^(-1/2): {math.exp(-0.5):.2f}")
@@ -165,10 +165,10 @@ for name in ("untrained", "softmax"):
 # %%
 x = t_times_G["softmax"]
 print("softmax, t G: below 1e-5 somewhere:", (x < 1e-5).any().item(), " above 5:", (x > 5).any().item())
-print(f"above 1, out of a sigmoid's reach: {100 * (x > 1).double().mean():.0f} %")
+print(f"above 1, where no sigmoid reaches by itself: {100 * (x > 1).double().mean():.0f} %")
 
 # %% [markdown]
-# They spread over more than five orders of magnitude. Softmax does not mind: it may shift the scores of a row at will. (And (7.1) holds, since the scores themselves spread that far.)
+# They spread over more than five orders of magnitude. A common factor may go into the output projection and bring the largest into a sigmoid's reach; the spread stays. Softmax does not mind: it may shift the scores of a row at will. (And (7.1) holds, since the scores themselves spread that far.)
 #
 # So: $1/t$ describes $G_t$ where the scores are moderate and many keys count. For our trained softmax model it is a poor description.
 #
@@ -204,10 +204,10 @@ gates = torch.stack(seen).unflatten(0, (32, 2)).double()  # (texts, layers, head
 is_space = texts[:, :-1] == corpus.tokenizer.encode(" ")  # (texts, T)
 for layer in (0, 1):
     of_spaces = gates[:, layer, 0][is_space]
-    print(f"layer {layer}, {is_space.sum()} spaces: {of_spaces.min():.3f} to {of_spaces.max():.3f}")
+    print(f"layer {layer}, head 0, {is_space.sum()} spaces: {of_spaces.min():.3f} to {of_spaces.max():.3f}")
 
 # %% [markdown]
-# In layer 0 every space has the same gate, wherever it stands. (In layer 1 it varies: $x_t$ has heard of the context by then, and could have heard of the position.) Had we to replace $G_t$ by a single number, how far off would the best one be?
+# In layer 0 a head gives every space the same gate, wherever it stands. (In layer 1 it varies: $x_t$ has heard of the context by then, and could have heard of the position.) Had we to replace $G_t$ by a single number, how far off would the best one be?
 
 # %%
 for name, x in ("G", random_G[16:]), ("t G", (steps * random_G)[16:]):
@@ -223,12 +223,13 @@ for name, x in ("G", random_G[16:]), ("t G", (steps * random_G)[16:]):
 #
 # $$ O_t = \frac{\sigma_t}{t} \sum_{n \ge 0} \frac{1}{n!}\, Q_t^{\otimes n} H_t^{n} \tag{7.3} $$
 #
-# The paper's formula multiplies the gate into $H_t^n$, with the same result. We keep it outside, since only then is $H_t^n$ a running sum that the next token can add to. **Predict:** which column of the state is no longer needed?
+# The paper's formula multiplies the gate into $H_t^n$, with the same result. We keep it outside, since only then is $H_t^n$ a running sum that the next token can add to. (The cell cuts the series at order 4.) **Predict:** which column of the state is no longer needed?
 
 # %% tags=["eq-7-3"]
 from softattn_lib import chunked_attention, recurrent_attention, taylor
 
 attend = (parallel_attention, recurrent_attention, chunked_attention)
+options = {"normalizer": "visible_keys", "output_gate": half, "scale": 1.0}
 forms = [f(q, k, v, kernel=taylor(4), **options)[0] for f in attend]
 print("three forms, one result:", all(torch.allclose(forms[0], out) for out in forms[1:]))
 polynomial = taylor(4)(q @ k.T).tril() @ v  # (T, e)
@@ -249,17 +250,19 @@ for layer in (0, 1):
         g, target = gates[:, layer, head].flatten(), own[:, layer, head].flatten()
         r = torch.corrcoef(torch.stack([g.log(), target.log()]))[0, 1]
         print(f"layer {layer} head {head}: gate {g.median():.1f}, t G {target.median():.1f}, r = {r:.1f}")
+print(f"all gates: {gates.min():.3f} to {gates.max():.3f}")
+print(f"t G between 0.01 and 100: {100 * ((own > 0.01) & (own < 100)).double().mean():.1f} %")
 
 # %% tags=["nbval-ignore-output"]
 figures.histogram_figure(
     {"the learned gate": gates.log10(), "t times G of the same rows": own.log10()},
     title="The gate, and what it stands for",
-    caption="The gate stays between 0.06 and 0.8; t times G spreads far wider, to both sides.",
-    x_title="logarithm to base 10",
+    caption="The gate stays between 0.06 and 0.74; t times G spreads far wider, to both sides.",
+    x_title="logarithm to base 10 (shown from -2 to 2)", bins=torch.linspace(-2, 2, 41).numpy(),
 )
 
 # %% [markdown]
-# Hardly. The gate is several times smaller (a common factor the output projection could make up for), and the correlation of the logarithms is weak and of either sign. The gate is no estimate of the denominator; it is another way to set lengths, learned together with the scores. The scores made room for it: this model's $t\,G_t$ stays near 1, the softmax model's does not. (One small model, one seed.)
+# Hardly. The gate is several times smaller (a common factor the output projection could make up for), and the correlation of the logarithms is weak and of either sign. The gate is no estimate of the denominator; it is another way to set lengths, learned together with the scores. The scores adapted to $\sigma_t / t$ (to the $1/t$ alone, by exercise 3): this model's $t\,G_t$ stays near 1, the softmax model's does not. (One small model, one seed.)
 #
 # ## The Norm form
 #
@@ -282,7 +285,7 @@ print(equations.check("7.4"))
 # %% [markdown]
 # ## A positive number cancels in a norm
 #
-# **A common belief: "the norm replaces the denominator."** It sounds as if one way to normalise had been exchanged for another. But take any $c > 0$:
+# **A common belief: "the norm replaces the denominator."** It sounds as if one way to normalize had been exchanged for another. But take any $c > 0$:
 #
 # $$ \mathcal{N}(c\,y) = \frac{c\,y}{\|c\,y\|_2} = \frac{c\,y}{c\,\|y\|_2} = \mathcal{N}(y). $$
 #
@@ -312,7 +315,7 @@ print(equations.check("7.5"))
 #
 # The same line says more. **Predict:** the paper's code has variants with a learned gate, and $1/n$, on the numerator *before* an L2 norm. What does that gate learn?
 #
-# We put it into the model trained with the norm, freshly initialised, and look at logits and gradients. For contrast, the same gate *after* the norm.
+# We put it into the model trained with the norm, freshly initialized, and look at logits and gradients. For contrast, the same gate *after* the norm.
 
 # %%
 from softattn_lib.llama import swap_attention
@@ -349,7 +352,7 @@ for name, reason in equivalents("l2").items():
 # %% [markdown]
 # [08](08_what_the_names_hide.ipynb) goes through all of the paper's names in this way.
 #
-# **A second belief: "then all norms are the same."** RMS norm divides by the root of the mean square, so it is $\sqrt{e}$ times $\mathcal{N}$, up to its learned weights and its eps. Layer norm first subtracts the mean of the entries, and that turns the vector.
+# **A second belief: "then all norms are the same."** RMS norm divides by the root of the mean square, so it is $\sqrt{e}$ times $\mathcal{N}$ ($e$ the width, 64 here, so 8), up to its learned weights and its eps. Layer norm first subtracts the mean of the entries, and that turns the vector.
 
 # %%
 out = softmax_attention(Q, K, V)  # (T, e) with e = 64
@@ -465,10 +468,11 @@ for normalizer in ("l2", "sum"):
     print(f"{normalizer:3}: the same without the column: {torch.allclose(kept, erased)}")
 
 # %% [markdown]
-# What of the row's maximum, which every softmax subtracts so that exp cannot overflow (01)? It is one more positive factor. So the parallel form of the norm may subtract it, and the library does. The gate may not: a common factor changes its output. **Predict:** scores of a few hundred in float32, where exp overflows at 89.
+# What of the row's maximum, which every softmax subtracts so that exp cannot overflow (01)? It is one more positive factor. So the parallel form of the norm may subtract it, and the library does. The gate may not: a common factor changes its output. **Predict:** which of the two forms survives scores up to about 150 in float32, where exp overflows at 89?
 
 # %%
 large = [x.float() for x in (40 * Q[:50], K[:50], V[:50])]
+print(f"largest score: {(large[0] @ large[1].T / 8).tril().max():.0f}")
 for normalizer in ("l2", "visible_keys"):
     try:
         y, _ = parallel_attention(*large, kernel="exp", normalizer=normalizer)
@@ -493,9 +497,11 @@ for name in ("random", "untrained", "softmax", "gate"):
     weight = (scores.softmax(-1) * (scores > 5)).sum(-1)  # of each query, on keys above 5
     print(f"{name:9}: {100 * above:.2f} % of the scores above 5,", end=" ")
     print(f"{100 * (weight > 0.5).double().mean():.0f} % of the queries mostly there")
+counts = [(by_name[name] > 5).sum().item() for name in ("random", "untrained")]
+print("how many, random and untrained:", counts)
 
 # %% [markdown]
-# On the untrained model the clamp does nothing, on random tokens next to nothing. The trained softmax model, free to shift its scores, has few above 5, but they carry most of the weight for a large part of the queries. (The model with the gate keeps its scores small by itself. One that trains *with* the clamp will arrange itself with it; these have not.) Where the clamp bites, it does three things:
+# On the untrained model the clamp does nothing, on random tokens it changes a single score. The trained softmax model, free to shift its scores, has few above 5, but they carry most of the weight for a large part of the queries. (The model with the gate keeps its scores small by itself. One that trains *with* the clamp will arrange itself with it; these have not.) Where the clamp bites, it does three things:
 
 # %%
 score = torch.tensor([4.0, 6.0, 9.0], dtype=torch.float64, requires_grad=True)
@@ -522,20 +528,22 @@ for name, log_losses in read_off.items():
     print("{}: softmax {}, norm {}, gate {}".format(name, *losses))
 
 # %% [markdown]
-# The norm ends on top of softmax, the gate a little worse, with spikes during training in the larger model. The abstract concludes that a plain vector norm can take over the denominator's part, empirically. By (7.5) that is the statement that *these models trained as well without the length of the attention output*. The comparison with the gate is not quite even: according to the paper only gated models had their gradients clipped, and its gate is one scalar a head.
+# The norm ends level with softmax, the gate a little worse, with spikes during training in the larger model. The abstract concludes that a plain vector norm can take over the denominator's part, empirically. By (7.5) that is the statement that *these models trained as well without the length of the attention output*. (If the norm runs were clamped, as [08](08_what_the_names_hide.ipynb) infers, (7.5) holds with clamped scores on both sides, and the clamp is a second difference from softmax.) The comparison with the gate is not quite even: according to the paper only gated models had their gradients clipped, and its gate is one scalar for each head and token.
 #
-# At our size, one run each:
+# At our size, three seeds each, on the whole held-out text (the models above are seed 0). **Predict:** is the norm above or below softmax, and the gate?
 
 # %%
-import json
-from pathlib import Path
+from softattn_lib.tasks.records import read_rows, summarize
 
+table = summarize(read_rows("../experiments/small.csv"), "held_out_loss")
 for name in ("softmax", "l2", "gate"):
-    result = json.loads(Path(f"../experiments/trained/{name}/result.json").read_text())
-    print(f"{name:7} seed {result['seed']}: held-out loss {float(result['held_out_loss']):.2f}")
+    loss = table[name]
+    gaps = [a - b for a, b in zip(loss.values, table["softmax"].values, strict=True)]
+    print(f"{name:7}: mean {loss.mean:.3f}, from {loss.lowest:.3f} to {loss.highest:.3f};", end=" ")
+    print("minus softmax, seed by seed:", ", ".join(f"{gap:+.3f}" for gap in gaps))
 
 # %% [markdown]
-# The order looks like the paper's. One seed decides nothing: how far seeds lie apart, and whether this gap is larger, is in the tables of [10](10_training_the_ablations.ipynb).
+# The gate is above softmax on all three seeds, by more than 0.1, while the seeds of one form differ by less than 0.04: at this scale it costs something, as in the paper. The norm is below softmax on all three, by little. If the two were equal, three of three on one side would still happen by chance in one case of four. So our runs show no cost of the norm, and do not decide whether there is a gain. ([10](10_training_the_ablations.ipynb) has all variants.)
 #
 # ## Try it
 #
@@ -568,7 +576,7 @@ for eps in (0.0, 1e-2):
 # ## What you saw
 #
 # - The denominator is one positive number a row: it sets the length and removes common factors. It never turns the output.
-# - $t\,G_t$ is one over the mean weight (7.1): flat for random and untrained attention, rising and widely spread in our trained softmax model, because few keys carry the sum.
+# - $t\,G_t$ is one over the mean weight (7.1): flat for random and untrained attention, in our trained softmax model rising, as few keys carry the sum, and widely spread, as a shift of the scores is free.
 # - The Gate form (7.2, 7.3) puts a learned $\sigma_t / t$ in its place. Our trained gate does not imitate the denominator.
 # - The Norm form (7.4) *is* softmax attention without its length (7.5). Any positive factor before a norm is inert; after the norm it is not.
 # - A clamp does nothing at the start, bites where trained scores are large, and ends the recurrence.

@@ -32,10 +32,10 @@ q, k, v = toy.q, toy.k, toy.v  # (T, d), (T, d), (T, e) with T = 4 and d = e = 2
 # $$ O_t = \sigma_t\; \mathcal{N}\Big( \sum_{s \le t} \kappa(Q_t, K_s)\, a_{s..t}\, \iota_s\, V_s \Big) \tag{8.1} $$
 #
 # - $\kappa$, the **kernel**: what stands where exp stood.
-# - $\mathcal{N}$, the **normalizer**: what stands where the denominator stood.
-# - the **gates**: $\sigma_t$ on the output, $\iota_s$ on the values, and a decay $a_{s..t}$, the product of the decays of the steps after $s$ up to $t$.
+# - $\mathcal{N}$, the **normalizer**: what stands where the denominator stood. (A sum or $1/t$ also looks at the weights, or at $t$.)
+# - the **gates**: $\sigma_t$ on the output (some names put it inside $\mathcal{N}$), $\iota_s$ on the values, and a decay $a_{s..t}$, the product of the decays of the steps after $s$ up to $t$.
 #
-# (Writing it as one formula is ours. The paper's sections take the parts one by one.)
+# (Writing it as one formula is ours.)
 
 # %% tags=["eq-8-1"]
 output_gate = torch.tensor([0.9, 0.5, 0.1, 0.8])  # (T,)
@@ -62,7 +62,9 @@ for name in ("softmax", "softmax_gate", "softmax_divS_gate", "gated_softmax_no_g
 #
 # ## All 38
 #
-# Scores are $l = Q_t K_s^\top / \sqrt d$ after rotary embedding, clamped scores $c = \min(l, 5)$, and $n_t$ is the number of keys that the query sees. The table says what the code of each name computes: we read it there. (That names are equal, below, we also saw by running that code.) The last column counts the numbers in a state of constant size at $d = e = 64$; where there is none, every key and value is kept.
+# Scores are $l = Q_t K_s^\top / \sqrt d$ after rotary embedding, clamped scores $c = \min(l, 5)$, and $n_t$ is the number of keys that the query sees. The table says what the code of each name computes: we read it there. (That names are equal, below, we also saw by running that code.) The last column counts the numbers in a state of constant size at $d = e = 64$, as the library stores it, with the column of ones whether or not there is a denominator; where there is no such state, every key and value is kept.
+#
+# Letters: $v$ is $V_s$, $g$ is $xw + b$ before any sigmoid, $m$ a learned number of each head, $\mathrm{sg}$ lets no gradient pass, L2, RMS and LN are the norms of 07, $P_{79}$ has the orders 0 to 79 of exp, and a hat is a vector divided by its length.
 
 # %%
 from IPython.display import Markdown
@@ -104,7 +106,7 @@ for name in ("gated_softmax_plusplus", "gated_softmax_plusplus_mamba", "linear_m
 # %% [markdown]
 # ## Predict which coincide
 #
-# To compare two names fairly we give them the same weights: every parameter of a name gets the same random numbers in each layer that has it. The scores reach beyond 5, so that the clamp has something to do.
+# To compare two names fairly we give them the same weights: parameters called alike get the same random numbers in every layer.
 
 # %%
 def build(name, size=0.3):
@@ -118,13 +120,31 @@ def build(name, size=0.3):
 
 x = torch.randn(1, 12, 32, generator=torch.Generator().manual_seed(0))  # (B, T, width)
 
+# %% [markdown]
+# Do the scores reach beyond 5, so that the clamp has something to do?
+
+# %%
+from softattn_lib.layers import rotary_embedding, rotate
+
+
+def largest_score(size=0.3):
+    """Of the keys that are visible, in a layer of `build`."""
+    layer = build("softmax", size)
+    angles = rotary_embedding(12, 8, layer.rotary_base, like=x)
+    projected = [p(x).unflatten(-1, (4, 8)) for p in (layer.q_proj, layer.k_proj)]
+    queries, keys = (rotate(y.transpose(1, 2), *angles) for y in projected)  # (B, H, T, d) each
+    return (queries @ keys.mT / 8**0.5).tril().max().item()
+
+
+print(f"the largest score is {largest_score():.1f}")
+
 
 # %% [markdown]
 # **Predict, before you run the cell**, "same" or "different" for each pair:
 #
 # 1. `softmax_divS_gate` and `gated_softmax_no_in_gate_no_norm`
 # 2. `softmax_gate` and `gated_softmax_no_in_gate_no_norm` (the README of the code says: the same)
-# 3. `gated_softmax_out_gate_L2norm_nodivS_noclamp` and `gated_softmax_no_gate_L2norm_nodivS_noclamp`: with and without a gate
+# 3. `gated_softmax_out_gate_L2norm_nodivS_noclamp` and `gated_softmax_no_gate_L2norm_nodivS_noclamp`: with and without a gate (you know 3 and 4 from 07)
 # 4. `gated_softmax_post_out_gate_L2norm_nodivS_noclamp` and `gated_softmax_no_gate_L2norm_nodivS_noclamp`
 # 5. `gated_softmax_no_gate_rmsnorm` and `gated_softmax_no_gate_rmsnorm_nodivS`: with and without $1/n$
 # 6. `gated_softmax_no_in_gate` and `gated_softmax_no_gate`: with and without a gate, under a layer norm
@@ -155,7 +175,7 @@ for n, (a, b) in enumerate(pairs, start=1):
 #
 # $$ \mathcal{N}(\sigma_t\, y) = \begin{cases} \sigma_t\, \mathcal{N}(y) & \mathcal{N} \text{ a sum, } 1/t \text{ or nothing} \\ \mathcal{N}(y) & \mathcal{N} \text{ a norm, } \sigma_t > 0 \end{cases} \tag{8.2} $$
 #
-# The same two lines hold for any positive factor of a query, $1/n_t$ and the softmax denominator included (that is (7.5)).
+# ($\sigma_t$ multiplies the numerator; the sum of the weights stays as it is. A factor on the weights themselves would cancel, as in 07.) The second line holds for any positive factor of a query, $1/n_t$ and the softmax denominator included (that is (7.5)).
 
 # %% tags=["eq-8-2"]
 for normalizer in ("sum", "visible_keys", "none", "l2", "rms", "layer"):
@@ -229,7 +249,7 @@ for group in [group for group in groups if len(group) > 1]:
     print([VARIANTS[name].number for name in group])
 
 # %% [markdown]
-# Now the other way round: run all of them, and look. The picture shows the digits in which two outputs agree, 16 for equal to rounding; names of one group are neighbours.
+# Now the other way round: run all of them, and look. The cell builds all layers with the same weights, takes for every pair the distance of the two outputs over the length of the longer one, and counts the digits in which they agree: a distance of $10^{-5}$ is 5 digits, and 16 is equal to rounding. Names of one group are neighbours, and from 6 digits on all are drawn alike.
 
 # %% tags=["nbval-ignore-output"]
 from softattn_lib import figures
@@ -239,8 +259,9 @@ with torch.no_grad():
     outs = torch.stack([build(name)(x)[0].flatten() for name in order])  # (33, T * width)
 lengths = outs.norm(dim=-1)
 apart = (outs[:, None] - outs).norm(dim=-1) / torch.maximum(lengths[:, None], lengths)  # (33, 33)
+digits = -apart.clamp(1e-16, 1).log10()
 figure = figures.heatmap_figure(
-    -apart.clamp(1e-16, 1).log10(),
+    digits, limits=(0, 6),
     title="Digits in which two variants agree",
     caption="Dark blocks are one function under several names. What are the pale ones?",
     rows=[VARIANTS[name].number for name in order],
@@ -270,12 +291,13 @@ for gap, one, other in [pair for pair in close if 1e-12 < pair[0] < 0.15]:
 for size in (0.3, 0.25, 0.2):
     clamp = difference(paper[18].name, paper[19].name, size)
     eps = difference(paper[10].name, paper[13].name, size)
-    print(f"weights of size {size}: 19 and 20 apart by {clamp:.1g}, 11 and 14 by {eps:.1g}")
+    print(f"weights of size {size}, largest score {largest_score(size):.1f}:", end=" ")
+    print(f"19 and 20 apart by {clamp:.1g}, 11 and 14 by {eps:.1g}")
 
 # %% [markdown]
 # Where the clamp never bites, two different functions agree to the last bit, and two that are equal by the formula do not. **So a test on numbers cannot settle whether two variants are one.** It can refute, and it can find candidates. The reason has to come from the formula; that is why `equivalents` gives reasons.
 #
-# It also says something about clamped runs: as long as scores stay below 5, a clamp is not there. What scores a trained model has is the question of [06](06_a_real_model.ipynb).
+# It also says something about clamped runs: as long as scores stay below 5, a clamp is not there. Do the scores of a trained model stay below? [07](07_denominator_gate_norm.ipynb#The-clamp-at-5) counted it in small ones, [06](06_a_real_model.ipynb) looks at a real one.
 
 # %% [markdown]
 # ## Put one together yourself
@@ -319,6 +341,8 @@ print(len(by_rule), "functions by the rule")
 print("every group of it is known:", all(group in groups for group in by_rule.values() if len(group) > 1))
 
 # %% [markdown]
+# So there are three counts: 27 functions run apart, 24 if an eps counts as 0, and 25 if, besides, a detached denominator counts as a function of its own.
+#
 # ## The errata, one by one
 #
 # A word first. We can list these because the authors published their code, and code that grows with the research has such things. Most are small. Each line says how we know it: **here** means that a cell below computes it, **read** that we read it in the authors' code (the commit b039a8c), **run** that we ran their module on a CPU.
@@ -356,7 +380,7 @@ for name, (a, b) in (("as coded", as_coded), ("as meant", as_meant)):
 # %% [markdown]
 # A cosine is never above 1; what the code multiplies is no cosine. `cosine` in this library is what the name says.
 #
-# In the same variant, a value is divided by a power of *its own* position, $n_s^m$, and not of the query's, $n_t^m$. **Predict:** in a row of equal scores, which values count more, early or late ones?
+# In the same variant, a value is divided by a power of *its own* position, $n_s^{\mathrm{sigmoid}(m)}$, and not of the query's, $n_t$. **Predict:** in a row of equal scores, which values count more, early or late ones?
 
 # %%
 position = torch.arange(1.0, 5.0)  # (T,)
@@ -419,7 +443,7 @@ for goal in (paper_run.decay_steps, paper_run.steps):
     print(f"falling towards step {goal:,}: {left:.3f} of the peak at step {paper_run.steps:,}")
 
 # %% [markdown]
-# It holds for all curves alike, so it does not favour one of them. (The test loss is computed every 10,000 steps, and training breaks off before the last one, so the last point is at 90,000: read; the authors say so in a later paper.)
+# It is the same for all curves; whether it suits all of them alike, we do not know. (The test loss is computed every 10,000 steps, and training breaks off before the last one, so the last point is at 90,000: read; the authors say so in a later paper.)
 #
 # ### A "dominant order" that is an overflow (here; its cause is our inference)
 #
@@ -452,11 +476,11 @@ for number in (21, 35, 36, 37):
 # | what | how we know |
 # |---|---|
 # | Figure 1 draws order 0 as the constant 1; by the equations it is $G_t \sum V_s$ | shown in [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) |
-# | Without padding, transformers hands the layer no mask. Of the 33 names that run, 4 cope, 23 raise an error, and 6 (numbers 10, 19, 20, 21, 25, 28) return zeros without a word. Training is not affected: the trainer always has a mask | run, on a tiny model; we only report it |
+# | Without padding, transformers hands the layer no mask. Of the 33 names that run, 4 cope, 23 raise an error, and 6 (numbers 10, 19, 20, 21, 25, 28) return zeros without a word. Training is not affected: the trainer makes sure there is a mask, by masking one position of a batch without padding | run, on a tiny model; we only report it |
 # | The three extra tokens of `plusplus_extratoks` are masked out, so nothing can attend to them | read |
 # | `mlp_type` is stored and not used, `checkpoint_path` ignored, `finetune()` missing | read |
-# | Batch size is 36 in the paper and 35 in names of runs; the default of `train.py` is a third model size that the paper does not have | read |
-# | Blocks are replaced after transformers' initialisation, so weights start from torch's default: a standard deviation of 0.018 at width 1024, 0.010 at 3072, and not 0.02 | read; the numbers follow from torch's rule |
+# | Batch size is 36 in the paper and 35 in names of runs; the default of `train.py` is a third model size, which is not documented | read |
+# | Blocks are replaced after transformers' initialization, so weights start from torch's default: a standard deviation of 0.018 at width 1024, 0.010 at 3072, and not 0.02 | read; the numbers follow from torch's rule |
 # | `linear_mamba` and other mamba variants import a folder that was removed | read |
 #
 # The cell has the one row that is a sum: torch's default is uniform up to $1/\sqrt{\text{width}}$.
@@ -468,28 +492,28 @@ for width in (1024, 3072):
 # %% [markdown]
 # ## What they mean
 #
-# **What they do not mean.** Nothing in notebook 05 depends on any of them: the derivation is mathematics, and it holds. The comparison of softmax, norm and gate does not pass through the Taylor or the cosine variant. The learning rate is the same for all curves.
+# **What they do not mean.** Nothing in notebook 05 depends on any of them: the derivation is mathematics, and it holds. The comparison of softmax, norm and gate does not pass through the Taylor or the cosine variant. The learning rate is the same for all curves, whether or not it suits them alike.
 #
 # **What they do mean** for reading the ablations, as we see it:
 #
-# - *The grid is coarser than its names.* 33 names are 24 functions. Two rows that are one function, gradient included, are no evidence for or against a part; what separates their curves is chance, rounding and an eps. Seen that way they are useful: they would measure the noise of a single run.
+# - *The grid is coarser than its names.* 33 names are 24 functions, with an eps counted as 0. Two rows that are one function, gradient included, are no evidence for or against a part; what separates their curves is chance, rounding and an eps. Seen that way they are useful: they would measure the noise of a single run.
 # - *"Cosine" is not a cosine*, so that curve says nothing about cosine attention. elu and relu are as named.
 # - *The Taylor curves* may or may not have had a denominator. We do not know, and our own runs in [10](10_training_the_ablations.ipynb) divide.
 # - *Clamped variants* follow the theory while scores stay below 5, and leave it where they do not. The curves "norm" and "gate" of the paper's large model are probably numbers 19 and 8, both clamped (inferred from the code, not stated).
-# - *A gate before a norm* has no effect to measure.
+# - *A gate before an L2 norm* has no effect to measure; before an RMS or layer norm only the one through the eps.
 
 # %% [markdown]
 # ## Try it
 #
-# 1. Without running anything: which names are the same function as "RMS of the clamped sum, with an output gate before the norm"? Then choose it in the widget.
-# 2. Make an `AttentionVariant` of your own that is none of the 33, for instance with an input gate under L2, and let `essence` confirm it.
-# 3. Give `build` another seed rule and repeat the count of functions. Which of the numbers change, 27 or 24?
+# 1. Without running anything: which names are the same function as "RMS of the clamped sum, with an output gate before the norm"? Then choose it in the widget. (5 minutes, easy)
+# 2. Make an `AttentionVariant` of your own that is none of the 33, for instance with an input gate under L2, and let `essence` confirm it. (10 minutes, medium)
+# 3. Give `build` another seed rule and repeat the count of functions. Which of the numbers change, 27 or 24? (5 minutes, easy)
 #
 # <details><summary>What to expect</summary>
 #
 # 1. Numbers 9, 24 and 25: gate and $1/n$ both cancel.
 # 2. See the cell.
-# 3. Neither, as long as the gates are not tiny: rounding and the formulas do not depend on the weights. The *distances* of the pairs in between do.
+# 3. Neither, as long as some scores exceed 5 (else 19 agrees with 20 and 22 to the last bit, see above) and the gates are not tiny. 24 comes from the formulas alone. The *distances* of the pairs in between do.
 #
 # </details>
 
@@ -504,7 +528,7 @@ print("2: new:", ablation_explorer.essence(mine) not in by_rule)
 # %% [markdown]
 # ## What you saw
 #
-# - Every variant that can be built is one formula with three parts, a few with a small extension: 38 names, 33 that can be built, 24 functions.
+# - Every variant that can be built is one formula with three parts, a few with a small extension: 38 names, 33 that can be built, 24 functions if an eps counts as 0.
 # - A positive factor of a query cancels inside a norm, up to the norm's eps (8.2). A gate there has no gradient.
 # - Equal numbers do not prove equal functions, and equal functions may differ by an eps. The formula decides.
 # - Most slips of the code are harmless. A few change what a curve can say, none touches the derivation.

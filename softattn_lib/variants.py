@@ -113,8 +113,9 @@ class AttentionVariant:
     def learnables(self) -> tuple[str, ...]:
         """What it learns beside the projections of queries, keys, values and outputs."""
         names = {
-            "input gate": self.input_gate,
-            "output gate": self.output_gate,
+            "input gate": self.input_gate in LEARNED_GATES,
+            "output gate": self.output_gate in LEARNED_GATES,
+            "power of position": "power_of_position" in (self.input_gate, self.output_gate),
             "decay": self.decay,
             "norm": self.learned_norm,
         }
@@ -509,8 +510,11 @@ EQUALITIES = [
      "1/n cancels inside the norm, up to its eps"),
     (("softmax_divS_norm", "gated_softmax_no_gate_rmsnorm_nodivS"),
      "1/n cancels inside the norm, up to its eps"),
+    (("gated_softmax_no_gate_L2norm_nodivS_noclamp", "l2"), "the same formula under two names"),
     (("gated_softmax_no_gate_L2norm_nodivS_noclamp",
-      "gated_softmax_out_gate_L2norm_nodivS_noclamp", "l2"),
+      "gated_softmax_out_gate_L2norm_nodivS_noclamp"),
+     "a positive scalar (gate, 1/n) cancels inside the L2 norm"),
+    (("l2", "gated_softmax_out_gate_L2norm_nodivS_noclamp"),
      "a positive scalar (gate, 1/n) cancels inside the L2 norm"),
     (("gated_softmax", "gated_softmax_no_out_gate"),
      "the output gate cancels inside the layer norm, up to its eps"),

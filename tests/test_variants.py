@@ -212,6 +212,21 @@ def test_equal_variants_are_equal(names, reason):
         assert (other - outputs[0]).abs().max() < tolerance * outputs[0].abs().max()
 
 
+def test_two_names_of_one_formula_are_called_so():
+    """Names that need a reason beside that have formulas that are written differently."""
+    for names, reason in EQUALITIES:
+        different = len({VARIANTS[name].formula for name in names})
+        if reason == "the same formula under two names":
+            assert different == 1, names
+        else:
+            assert different > 1, names
+    assert equivalents("l2") == {
+        "gated_softmax_no_gate_L2norm_nodivS_noclamp": "the same formula under two names",
+        "gated_softmax_out_gate_L2norm_nodivS_noclamp": "a positive scalar (gate, 1/n) cancels "
+        "inside the L2 norm",
+    }
+
+
 def test_eps_is_all_that_separates_gated_layer_norms(monkeypatch):
     from softattn_lib import layers
     from softattn_lib.normalizers import LayerNormalizer
@@ -278,6 +293,19 @@ def test_a_clamp_is_for_exp_alone():
         assert (named.kernel, named.normalizer) == (ExpKernel(clamp), VARIANTS["gate"].normalizer)
     with pytest.raises(ValueError, match="linear_relu"):
         with_clamp("linear_relu", 5.0)
+
+
+def test_what_a_variant_learns():
+    assert VARIANTS["gated_softmax_decay"].learnables == (
+        "input gate",
+        "output gate",
+        "decay",
+        "norm",
+    )
+    assert VARIANTS["gated_softmax_cumgate"].learnables == ("output gate",)
+    assert VARIANTS["linear_cosine"].learnables == ("power of position",)  # one m a head, no gate
+    assert VARIANTS["cosine"].learnables == ("power of position",)
+    assert VARIANTS["l2"].learnables == ()
 
 
 def test_state_sizes():
