@@ -154,18 +154,20 @@ def run_train(options):
 
 @one_line_errors
 def run_evaluate(options):
-    from softattn_lib.tasks.evaluation import evaluate
-    from softattn_lib.tasks.records import append_row
+    from softattn_lib.tasks.evaluation import COLUMNS, evaluate
+    from softattn_lib.tasks.records import append_row, check_columns
 
+    if options.results:
+        check_columns(options.results, COLUMNS)
     for folder in options.folder:
         for name in options.variant:
             row = evaluate(folder, name, text=options.text)
-            if options.results:
-                append_row(options.results, row)
             print(
                 f"trained with {row['trained']} (seed {row['seed']}), tested with {row['tested']}: "
                 f"held-out loss {row['held_out_loss']} nats per token"
             )
+            if options.results:
+                append_row(options.results, row)
     return 0
 
 

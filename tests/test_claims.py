@@ -33,9 +33,9 @@ def test_a_verdict_needs_all_facts_to_hold():
 def with_values(table: Table, **values) -> Table:
     """The table with other numbers for some variants."""
     rows = [
-        {"variant": name, "x": x}
+        {"variant": name, "seed": seed, "x": x}
         for name, summary in table.summaries.items()
-        for x in values.get(name, summary.values)
+        for seed, x in enumerate(values.get(name, summary.values))
     ]
     return Table(rows, "x")
 
@@ -55,12 +55,20 @@ def agreeing(tables):
     ("claim", "table", "values"),
     [
         ("C6", "small", {"l2": (9, 9, 9)}),
+        ("C6", "small", {"layer": (math.nan, 1, 1)}),
         ("C8", "small", {"linear_relu": (0, 0, 0)}),
+        ("C8", "small", {"taylor_2": (1.69, 1.69, 1.69)}),  # below order 4
         ("C8", "recall", {"linear_elu": (1, 1, 1)}),
-        ("C9", "small", {"gate": (0, 0, 0)}),
+        ("C9", "small", {"gate": (1.66, 1.66, 1.66)}),  # above l2 alone
+        ("C9", "small", {"gate_clamp5": (0, 0, 0)}),
+        ("C9", "small", {"l2": (1.7, 1.7, 1.7)}),  # above softmax, below the gate
         ("C10", "small", {"taylor_3": (0, 0, 0)}),
+        ("C10", "recall", {"taylor_1": (1, 1, 1)}),
+        ("C10", "recall", {"taylor_3": (1, 1, 1)}),
         ("C12", "small", {"1_over_t_clamp5": (9, 9, 9)}),
+        ("C12", "small", {"1_over_t": (1, math.nan, 1)}),
         ("F1", "small", {"gate": (0, 0, 0)}),
+        ("F1", "small", {"l2": (1.7, 1.7, 1.7)}),
         ("F2", "largest_norms", {"l2": (1e9, 1e9, 1e9)}),
         ("F4", "small", {"taylor_10": (9, 9, 9)}),
         ("F5", "small", {"cosine": (0, 0, 0)}),
@@ -73,8 +81,14 @@ def test_other_numbers_give_another_verdict(agreeing, claim, table, values):
     assert verdicts(**other)[claim] != "holds"
 
 
+def test_the_clamp_has_to_bite_rarely(agreeing, monkeypatch):
+    monkeypatch.setattr(claims, "gaussian_above_five", lambda: 0.1)
+    assert verdicts(**agreeing)["C12"] != "holds"
+
+
 def test_runs_are_compared_seed_by_seed():
-    rows = [{"variant": n, "x": x} for n, xs in (("a", (1, 5)), ("b", (2, 6))) for x in xs]
+    runs = (("a", 0, 1), ("b", 1, 6), ("a", 1, 5), ("b", 0, 2))  # in whatever order they stand
+    rows = [{"variant": name, "seed": seed, "x": x} for name, seed, x in runs]
     table = Table(rows, "x")
     assert table.is_higher("b", "a") and not table.is_higher("a", "b")
     assert table.compared("b", "a") == "`b` is above `a` on every seed, by 1.000 on average"
@@ -84,10 +98,13 @@ def test_runs_are_compared_seed_by_seed():
 
 
 def test_a_diverged_run_is_said_and_beats_nobody():
-    rows = [{"variant": n, "x": x} for n, x in (("a", "nan"), ("a", 1), ("b", 0), ("b", 0))]
-    table = Table(rows, "x")
+    runs = (("a", 0, "nan"), ("a", 1, 1), ("b", 0, 0), ("b", 1, 0), ("c", 0, -1), ("c", 1, -1))
+    table = Table([{"variant": n, "seed": seed, "x": x} for n, seed, x in runs], "x")
     assert table.mean("a") == "diverged on some seed"
     assert not table.is_higher("a", "b") and not table.is_higher("b", "a")
+    assert not table.is_not_higher("a", "b") and not table.is_not_higher("b", "a")
+    assert table.is_not_higher("c", "b") and not table.is_not_higher("b", "c")
+    assert table.from_lowest() == ["c", "b", "a"]
 
 
 def test_the_largest_norm_is_taken_after_the_warm_up():
@@ -98,5 +115,5 @@ def test_the_largest_norm_is_taken_after_the_warm_up():
 
     rows = [row("10", "9"), row("60", "2"), row("70", "3"), row("60", "1", 1), row("70", "nan", 1)]
     first, second = claims.largest_norms(rows)
-    assert first == {"variant": "gate", "norm": 3.0}
+    assert first == {"variant": "gate", "seed": 0, "norm": 3.0}
     assert math.isnan(second["norm"])

@@ -6,21 +6,20 @@ experiments/curves.csv: of every ten steps the mean and the largest training los
 
 import csv
 import json
-import math
 from pathlib import Path
+
+import numpy as np
 
 from softattn_lib.tasks.records import read_rows
 from softattn_lib.tasks.training import CURVE, LOG_EVERY, RESULT
 
 ROOT = Path(__file__).resolve().parent.parent
 SWEEPS = ("small", "stability")
-TABLE = ROOT / "experiments" / "curves.csv"
+RUNS, TABLE = ROOT / "runs", ROOT / "experiments" / "curves.csv"
 
 
 def main():
-    rows = [
-        row for sweep in SWEEPS for run in _runs(ROOT / "runs" / sweep) for row in thin(sweep, run)
-    ]
+    rows = [row for sweep in SWEEPS for run in _runs(sweep) for row in thin(sweep, run)]
     with TABLE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -28,14 +27,19 @@ def main():
     print(f"{TABLE.relative_to(ROOT)}: {len(rows)} rows")
 
 
-def _runs(folder: Path) -> list[Path]:
-    """Finished runs, by seed and variant."""
-    finished = (path.parent for path in folder.glob(f"*/{RESULT}"))
+def _runs(sweep: str) -> list[Path]:
+    """Folders of its finished runs, by seed and variant."""
+    finished = [path.parent for path in RUNS.glob(f"{sweep}/*/{RESULT}")]
+    if not finished:
+        raise SystemExit(
+            f"runs/{sweep} holds no finished run; do them with "
+            f"`softattn sweep experiments/{sweep}.yaml`"
+        )
     return sorted(finished, key=lambda path: path.name.rsplit("-seed", 1)[::-1])
 
 
 def thin(sweep: str, run: Path):
-    """Rows of the table for one run; steps are the last ones of their ten."""
+    """Rows of the table for one run; steps are the last ones of their ten, NaN stays NaN."""
     result = json.loads((run / RESULT).read_text())
     steps = read_rows(run / CURVE)
     for start in range(0, len(steps), LOG_EVERY):
@@ -47,10 +51,10 @@ def thin(sweep: str, run: Path):
             "variant": result["variant"],
             "seed": result["seed"],
             "step": part[-1]["step"],
-            "train_loss": f"{math.fsum(losses) / len(losses):.4f}",
-            "largest_loss": f"{max(losses):.4f}",
-            "gradient_norm": f"{math.fsum(norms) / len(norms):.4f}",
-            "largest_gradient_norm": f"{max(norms):.4f}",
+            "train_loss": f"{np.mean(losses):.4f}",
+            "largest_loss": f"{np.max(losses):.4f}",
+            "gradient_norm": f"{np.mean(norms):.4f}",
+            "largest_gradient_norm": f"{np.max(norms):.4f}",
         }
 
 

@@ -239,7 +239,9 @@ def load_trained(folder: str | Path, variant_name: AttentionVariant | None = Non
         raise FileNotFoundError(f"folder is {str(folder)!r}, which holds no finished run")
     run = json.loads((folder / RUN).read_text())
     tokenizer = tokenizer_from_state(run["tokenizer_state"])
-    model = build_model(variant_name or run["variant"], Preset(**run["preset"]), tokenizer.size)
+    with torch.random.fork_rng(devices=[]):  # its first weights are replaced at once
+        chosen = variant_name or run["variant"]
+        model = build_model(chosen, Preset(**run["preset"]), tokenizer.size)
     load_checkpoint_in_model(model, folder, strict=True)
     return model.eval(), tokenizer
 
