@@ -180,6 +180,45 @@ def test_illegal_arguments_are_named(changed, named):
         recall_accuracy("exp", generator=seeded(), **arguments)
 
 
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"accuracy": 1.5}, "accuracy must be above 0 and at most 1, got 1.5"),
+        ({"accuracy": 0.0}, "accuracy must be above 0 and at most 1, got 0.0"),
+        ({"accuracy": math.nan}, "accuracy must be above 0 and at most 1, got nan"),
+        ({"questions": 0}, "questions must be a whole number >= 1, got 0"),
+        ({"questions": 2.5}, "questions must be a whole number >= 1, got 2.5"),
+        ({"most": 0}, "most must be a whole number >= 1, got 0"),
+    ],
+)
+def test_illegal_arguments_of_capacity_are_named(changed, named):
+    with pytest.raises(ValueError, match=named):
+        capacity("exp", 4, generator=seeded(), **changed)
+
+
+def test_a_negative_number_of_queries_is_refused():
+    keys, values = random_pairs(3, 4, generator=seeded())
+    with pytest.raises(ValueError, match="queries must be a whole number >= 1, got -1"):
+        recalled("exp", keys, values, queries=-1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "named"),
+    [
+        ("exp", {"d": 1001}, "d must be at most 1000, got 1001"),
+        ("exp", {"d": 4, "length": 40.0}, "length 40.0 has the weight inf for itself"),
+        (Polynomial((0,)), {"d": 4}, "length 1.0 has the weight 0.0 for itself"),
+    ],
+)
+def test_interference_that_cannot_be_computed_is_refused(kernel, options, named):
+    with pytest.raises(ValueError, match=named):
+        interference(kernel, **options)
+
+
+def test_interference_is_right_up_to_the_widest_keys():
+    assert interference(power(1), 1000) == pytest.approx(1e-3, rel=1e-6)
+
+
 def test_sets_have_to_be_counted():
     with pytest.raises(ValueError, match="sets must be a whole number >= 1, got 0"):
         random_pairs(2, 4, sets=0, generator=seeded())

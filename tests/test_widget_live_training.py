@@ -117,7 +117,23 @@ def test_a_run_that_diverges_says_so():
     widget = mount("no_denominator", **{**TINY, "learning_rate": 1e30, "warmup_steps": 0})
     result = widget.train()
     assert math.isnan(result.held_out_loss)
-    assert "diverged" in widget.read_out.value and "held out" not in widget.read_out.value
+    assert (
+        widget.read_out.value == "<b>no_denominator</b>. It diverged within ten steps after step 0."
+    )
+
+
+def test_a_run_that_diverges_leaves_nothing_of_the_ones_before():
+    widget = mount("l2", **TINY)
+    widget.train()
+    widget.variant.value = "softmax"
+    widget.train()
+    widget._changes |= {"learning_rate": 1e30, "warmup_steps": 0}
+    widget.variant.value = "l2"
+    widget.train()
+    assert "softmax" not in widget.read_out.value and "<b>l2</b>" in widget.read_out.value
+    assert "diverged within ten steps after step" in widget.read_out.value
+    line = next(line for line in widget.figure.data if line.name == "l2")
+    assert len(line.x or ()) < 3
 
 
 def test_what_cannot_be_trained_is_shown_and_raised(widget):

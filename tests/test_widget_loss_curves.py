@@ -121,6 +121,12 @@ def test_a_run_that_diverged_is_named_and_ends_the_mean(rows):
     assert line.name == "gate" and np.isnan(line.y[-1]) and np.isfinite(band.y).all()
 
 
+def test_a_shorter_run_has_not_diverged(rows):
+    kept = [r for r in rows if r["variant"] != "l2" or int(r["step"]) <= 200]
+    l2 = compute(kept).curves["l2"]
+    assert l2.diverged == {} and np.isnan(l2.mean[-1])
+
+
 def test_all_seeds_diverged_before_what_is_shown(rows):
     kept = [r for r in rows if r["variant"] != "gate" or r["seed"] == "1"]
     result = compute(kept, STRESS, from_step=MAX_FROM_STEP)

@@ -18,6 +18,7 @@ from softattn_lib.parallel import parallel_attention
 SYMBOLS = 32
 LEAST = {"pairs": 1, "sets": 1, "d": 2, "symbols": 2}
 ANGLES = 200  # points of the integral over the angle between two keys
+MAX_WIDTH = 1000  # of keys, for which that many points are enough
 
 
 def random_pairs(
@@ -59,16 +60,21 @@ def recalled(kernel, keys: torch.Tensor, values: torch.Tensor, *, queries=None) 
     Args:
         kernel: a polynomial, a kernel, or a kernel's name.
         keys, values: (..., P, d) and (..., P, symbols), as from `random_pairs`.
-        queries: only the first so many keys ask; None for all.
+        queries: only the first so many keys ask, >= 1; None for all.
 
     Returns:
         (..., queries), bool.
+
+    Raises:
+        ValueError: queries below 1.
 
     Example:
         >>> keys, values = torch.tensor([[1.0, 0.0], [0.8, 0.6]]), torch.eye(2)
         >>> recalled("identity", keys, values), recalled("relu", keys, values)
         (tensor([True, True]), tensor([True, True]))
     """
+    if queries is not None:
+        _check_counts(queries=queries)
     read, _ = parallel_attention(
         keys[..., :queries, :],
         keys,
@@ -120,21 +126,24 @@ def capacity(
     Args:
         kernel: as in `recalled`.
         d, generator, options: as in `random_pairs`.
-        accuracy: what share has to be right.
-        questions: how many keys ask at each number of pairs, of as many sets as that takes.
-        most: where to stop.
+        accuracy: what share has to be right, above 0 and at most 1.
+        questions: how many keys ask at each number of pairs, of as many sets as that takes, >= 1.
+        most: no more pairs than these are tried, >= 1.
 
     Returns:
-        The number of pairs, or inf if it is above `most`.
+        The number of pairs; inf where the last number tried, a power of two, is still right.
 
     Raises:
-        ValueError: as `random_pairs`.
+        ValueError: as `random_pairs`, and for an accuracy out of its range.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
         >>> 10 < capacity("identity", d=8, generator=generator) < 20
         True
     """
+    _check_counts(questions=questions, most=most)
+    if not 0 < accuracy <= 1:
+        raise ValueError(f"accuracy must be above 0 and at most 1, got {accuracy!r}")
     pairs, share, before = 1, 1.0, 1.0
     while share >= accuracy:
         if pairs > most:
@@ -156,10 +165,11 @@ def interference(kernel, d: int, *, length=1.0) -> float:
     Args:
         kernel: a polynomial, a kernel, or a kernel's name; its weight has to be a function of the
             angle alone.
-        d, length: as in `random_pairs`.
+        d, length: as in `random_pairs`; d at most 1000.
 
     Raises:
-        ValueError: as `random_pairs`, and for an element-wise feature map.
+        ValueError: as `random_pairs`, for an element-wise feature map, and where the matching
+            key's weight is zero or overflows.
 
     Example:
         >>> from softattn_lib import Polynomial
@@ -168,6 +178,8 @@ def interference(kernel, d: int, *, length=1.0) -> float:
     """
     kernel = as_kernel(kernel)
     _check(length, d=d)
+    if d > MAX_WIDTH:
+        raise ValueError(f"d must be at most {MAX_WIDTH}, got {d}")
     is_map = isinstance(kernel, FeatureMapKernel)
     if is_map and not isinstance(kernel, IdentityKernel | CosineKernel):
         raise ValueError(f"kernel {kernel!r} must give weights that depend on the angle alone")
@@ -176,13 +188,21 @@ def interference(kernel, d: int, *, length=1.0) -> float:
     density = shares * angle.sin() ** (d - 2)
     matching = torch.ones(1, dtype=torch.float64)
     weights = kernel.weight(length**2 * torch.cat([angle.cos(), matching]))
+    if not (weights[-1].isfinite() and weights[-1] != 0):
+        raise ValueError(f"a key of length {length} has the weight {weights[-1]} for itself")
     relative = weights[:-1] / weights[-1]
     return ((relative**2 * density).sum() / density.sum()).item()
 
 
-def _check(length, **counts) -> None:
+def _check_counts(**counts) -> None:
     for name, value in counts.items():
-        if not (isinstance(value, int) and value >= LEAST[name]):
-            raise ValueError(f"{name} must be a whole number >= {LEAST[name]}, got {value!r}")
+        if not (isinstance(value, int) and value >= LEAST.get(name, 1)):
+            raise ValueError(
+                f"{name} must be a whole number >= {LEAST.get(name, 1)}, got {value!r}"
+            )
+
+
+def _check(length, **counts) -> None:
+    _check_counts(**counts)
     if not 0 < length < math.inf:
         raise ValueError(f"length must be a number > 0, got {length!r}")

@@ -162,6 +162,7 @@ class LiveTraining(ipywidgets.VBox):
 
         name = self.variant.value
         self.start_button.disabled, self.error_box.value = True, ""
+        self._clear(name)
         try:
             result = train(
                 name,
@@ -177,16 +178,22 @@ class LiveTraining(ipywidgets.VBox):
             self.start_button.disabled = False
         self.results[name] = result
         if math.isnan(result.held_out_loss):
-            self.read_out.value += f" Then it diverged, before step {result.history.step + 1}."
+            self.read_out.value += f" It diverged within ten steps after step {self._reached}."
         else:
             self.read_out.value += (
                 f" On text that was held out: <b>{result.held_out_loss:.2f}</b> nats."
             )
         return result
 
+    def _clear(self, name: str):
+        """Take an earlier curve of the variant away, and say what is trained now."""
+        line, self._reached = self._line(name), 0
+        line.x = line.y = []
+        self.read_out.value = f"<b>{html.escape(name)}</b>."
+
     def _follow(self, name: str, history):
         """Bring curve and read-out up to where a run is."""
-        line = self._line(name)
+        line, self._reached = self._line(name), history.step
         with self.figure.batch_update():
             line.name, line.visible = name, True
             line.x, line.y = points(history.losses)

@@ -171,7 +171,7 @@ def _curve(name, runs, reference, steps, show, from_step) -> Curve:
         diverged={
             seed: int(steps[np.isfinite(loss)].max(initial=0))
             for seed, loss in zip(runs, losses, strict=True)
-            if np.isnan(loss[-1])
+            if not np.isfinite([loss for loss, _ in runs[seed].values()]).all()
         },
     )
 
