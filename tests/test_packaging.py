@@ -39,7 +39,7 @@ def declared(*extras):
 
 
 ALL = declared(*PROJECT["optional-dependencies"])
-DISTRIBUTIONS = {"yaml": "pyyaml"}  # where the name that is imported is another
+DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow"}  # where the name that is imported is another
 OURS = {"softattn_lib", "tools", "tests"}
 USED_WITHOUT_IMPORT = {
     "jupyterlab": "`make lab` starts it",
