@@ -313,6 +313,9 @@ def loss_without(order, n):  # of the model trained with this order, when its te
 
 
 # %%
+import warnings
+
+warnings.simplefilter("ignore")  # weights of both signs over their sum; we come to that
 rises = {}
 for order in (4, 10):
     restore_attention(models[f"taylor_{order}"].double())  # loss_without says what stands for exp
