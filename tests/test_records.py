@@ -48,3 +48,8 @@ def test_tables_that_do_not_fit_are_named():
         summarize(ROWS, "los")
     with pytest.raises(KeyError, match="no column 'text'"):
         summarize(ROWS, "loss", by="text")
+
+
+def test_a_mean_lies_within_the_range():
+    equal = Summary.of([0.1, 0.1, 0.1])
+    assert equal.lowest == equal.mean == equal.highest

@@ -191,3 +191,8 @@ def test_the_answer_is_true_two_orders_more_make_other_weights_smaller(order):
         return compute(n, 8).weights[18:22].sum()  # within 0.1 of 0
 
     assert near_zero(order) > near_zero(order - 2)
+
+
+def test_what_is_kept_for_the_next_call_cannot_be_changed():
+    with pytest.raises(ValueError, match="read-only"):
+        compute().accuracy[:] = 0

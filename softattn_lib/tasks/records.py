@@ -4,6 +4,7 @@ import csv
 import math
 import os
 import platform
+import statistics
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,7 @@ class Summary:
         values = tuple(values)
         if any(map(math.isnan, values)):
             return cls(math.nan, math.nan, math.nan, values)
-        return cls(sum(values) / len(values), min(values), max(values), values)
+        return cls(statistics.mean(values), min(values), max(values), values)
 
     def overlaps(self, other: "Summary") -> bool:
         """Whether the two ranges from lowest to highest share a number; never with a NaN.

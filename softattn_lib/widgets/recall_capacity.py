@@ -92,7 +92,10 @@ def _measured(d: int):
         right = [recalled(kernel, keys, values, queries=QUESTIONS) for kernel in kernels]
         columns.append([share.double().mean().item() for share in right])
     asked, others = (keys[0] / LENGTH).tensor_split([10])  # of the largest set
-    return np.array(columns).T, (asked @ others.T).numpy().ravel()
+    measured = np.array(columns).T, (asked @ others.T).numpy().ravel()
+    for array in measured:
+        array.setflags(write=False)  # it is kept for the next call
+    return measured
 
 
 def draw(recall: Recall, figure=None) -> go.Figure:
