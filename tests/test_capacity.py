@@ -111,6 +111,7 @@ def test_interference_of_a_power_is_the_closed_form(d, n):
     assert interference(power(n), d, length=1.7) == pytest.approx(exact, rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel",
     ["exp", "identity", "cosine", taylor(3), ClampedKernel(PolynomialKernel(taylor(2)), 2.0)],

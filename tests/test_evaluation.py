@@ -14,6 +14,7 @@ from softattn_lib.tasks.training import train
 from softattn_lib.variants import variant
 
 LOSS = "held_out_loss"
+pytestmark = pytest.mark.slow  # it trains, and imports what training needs
 
 TINY = {"hidden_size": 16, "mlp_size": 16, "length": 8, "batch_size": 4, "steps": 3} | {
     "held_out_sequences": 6,

@@ -60,6 +60,7 @@ def test_a_model_tested_with_its_own_attention_has_the_loss_of_its_run():
             assert float(row["held_out_loss"]) == pytest.approx(expected, abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", TRAINED, ids=lambda path: path.name)
 def test_a_trained_model_is_small_and_loads(folder):
     assert sum(file.stat().st_size for file in folder.iterdir()) < 2e6

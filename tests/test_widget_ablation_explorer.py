@@ -33,6 +33,8 @@ from softattn_lib.widgets.ablation_explorer import (
 )
 from softattn_lib.widgets.base import PLOTLY
 
+pytestmark = pytest.mark.slow  # figures are drawn by the hundred
+
 INPUTS = example()
 T, E = INPUTS.v.shape
 ALL = list(product(KERNELS, NORMALIZERS, GATES))

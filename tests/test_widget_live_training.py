@@ -14,6 +14,8 @@ from softattn_lib.widgets import live_training
 from softattn_lib.widgets.base import PLOTLY
 from softattn_lib.widgets.live_training import CHOICES, draw, levels, mount, points, read_out
 
+pytestmark = pytest.mark.slow  # figures are drawn by the hundred
+
 TINY = {
     "hidden_size": 16, "mlp_size": 16, "heads": 2, "layers": 1, "steps": 25, "length": 8,
     "batch_size": 4, "held_out_sequences": 2,

@@ -26,6 +26,8 @@ from softattn_lib.widgets.loss_curves import (
     read_out,
 )
 
+pytestmark = pytest.mark.slow  # figures are drawn by the hundred
+
 TABLE = Path(__file__).parent.parent / "experiments" / "curves.csv"
 STEPS = range(10, MAX_FROM_STEP + 21, 10)
 SEEDS = ("0", "1", "2")

@@ -21,6 +21,8 @@ from softattn_lib.widgets.recall_capacity import (
     read_out,
 )
 
+pytestmark = pytest.mark.slow  # figures are drawn by the hundred
+
 STATES = list(product((1, 2, 6), WIDTHS, (1, 32, 1024)))
 
 

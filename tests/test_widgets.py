@@ -83,6 +83,7 @@ def spoken(figure):
 # All widgets
 
 
+@pytest.mark.slow
 @each_widget
 def test_every_option_gives_a_figure_and_words(name):
     module, seen = WIDGETS[name], set()

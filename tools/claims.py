@@ -4,6 +4,7 @@ The words are in tools/claims.md.j2; every number among them, and every verdict,
 """
 
 import math
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -229,6 +230,7 @@ def gate_before_a_norm() -> float:
     return max((gated - plain).abs().max().item(), gate.grad.abs().max().item())
 
 
+@cache
 def gaussian_above_five() -> float:
     """Share of scores above 5, Gaussian queries and keys, d = 64."""
     q, k, _ = _gaussian(tokens=4096, d=64, seed=3)
