@@ -42,6 +42,7 @@ def test_a_wrong_command_is_refused_with_the_legal_ones(arguments, capsys):
     assert "usage: softattn" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_installed_command_lists_what_there_is():
     command = [Path(sys.executable).with_name("softattn"), "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout

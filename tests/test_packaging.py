@@ -267,6 +267,7 @@ def in_new_python(code):
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["softattn_lib", "softattn_lib.cli"])
 def test_import_loads_no_front_end_and_asks_no_network(module):
     code = f"""

@@ -126,6 +126,7 @@ def test_the_live_figure_is_that_of_the_controls(name):
     assert widget.error is None and widget.error_box.value == ""
 
 
+@pytest.mark.slow
 @each_widget
 def test_real_controls_change_the_picture(name):
     """By assignment, as a notebook does, and by message, as the browser does."""
