@@ -28,6 +28,8 @@ from softattn_lib.tasks.training import (
     train,
 )
 
+pytestmark = pytest.mark.slow  # it trains, a second a test
+
 TINY = {
     "layers": 1,
     "hidden_size": 16,
@@ -389,7 +391,6 @@ def test_another_run_in_the_folder_is_named(tmp_path):
 # Many processes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["accelerate", "torchrun"])
 def test_two_processes_get_the_losses_of_one(launcher, tmp_path):
     settings = [f"{name}={value}" for name, value in (TINY | {"held_out_sequences": 7}).items()]
