@@ -277,7 +277,7 @@ def _homogeneous(x):
 def _rank(x):
     """The largest singular value beyond the D-th, in units of the first: 0 if the rank is D."""
     q, k = x.q.flatten(0, 2), x.k.flatten(0, 2)  # 42 of each
-    powers = [kernels.PolynomialKernel(polynomials.Polynomial((0,) * n + (1,))) for n in (1, 2, 3)]
+    powers = [kernels.PolynomialKernel(polynomials.power(n)) for n in (1, 2, 3)]
     sums = [kernels.PolynomialKernel(polynomials.taylor(order)) for order in (1, 2, 3)]
     maps = [kernels.ReluKernel(), kernels.EluPlusOneKernel(), kernels.CosineKernel()]
     beyond = 0.0
@@ -291,8 +291,7 @@ def _overlap(x):
     d, gaps = x.q.shape[-1], []
     for n in range(7):
         product = math.prod((2 * j + 1) / (d + 2 * j) for j in range(n))
-        power = polynomials.Polynomial((0,) * n + (1,))
-        gaps.append(abs(capacity.interference(power, d) - product))
+        gaps.append(abs(capacity.interference(polynomials.power(n), d) - product))
     return max(gaps)
 
 
@@ -364,7 +363,7 @@ def _direction(x):
 def _three_parts(x):
     """Kernels and normalizers against the plain sums, with decay and both gates."""
     scores, gaps = _scores(x), []
-    input_gate, output_gate = x.v[..., 0].sigmoid(), x.q[..., 0].sigmoid()
+    input_gate, output_gate = x.v[..., 0].sigmoid(), _learned_gate(x)
     log_decay = -torch.nn.functional.softplus(x.k[..., 0])
     running = log_decay.cumsum(-1)
     decay = (running.unsqueeze(-1) - running.unsqueeze(-2)).exp()
@@ -372,8 +371,7 @@ def _three_parts(x):
     taylor = polynomials.taylor(2)
     for kernel, weights in (("exp", scores.exp()), (taylor, taylor(scores)), ("relu", relu)):
         y = _causal_sum(weights * decay * input_gate.unsqueeze(-2), x.v)
-        steps = torch.arange(1, SIZES["T"] + 1).unsqueeze(-1)
-        norms = {"none": y, "visible_keys": y / steps, "l2": y / y.norm(dim=-1, keepdim=True)}
+        norms = {"none": y, "visible_keys": y / _steps(x), "l2": _unit(y)}
         for normalizer, normalized in norms.items():
             out, _ = parallel.parallel_attention(
                 x.q, x.k, x.v,
@@ -386,7 +384,7 @@ def _three_parts(x):
 
 def _gate_places(x):
     """A gate before each normalizer, against the gate behind it or no gate at all."""
-    gate, gaps = x.q[..., 0].sigmoid(), []
+    gate, gaps = _learned_gate(x), []
     for normalizer in ("sum", "visible_keys", "none", "l2", "rms", "layer"):
         options = {"kernel": "exp", "normalizer": normalizer, "scale": 1.0}
         plain, _ = parallel.parallel_attention(x.q, x.k, x.v, **options)

@@ -118,6 +118,19 @@ def taylor(order: int, center: float = 0.0) -> Polynomial:
     return Polynomial(tuple(scale * float(value) for value in exact))
 
 
+def power(order: int) -> Polynomial:
+    """The pure power s^order.
+
+    Raises:
+        ValueError: if order is not an integer >= 0.
+
+    Example:
+        >>> power(2).coefficients
+        (0.0, 0.0, 1.0)
+    """
+    return Polynomial((0,) * check_order(order) + (1,))
+
+
 def remainder_bound(order: int, radius: float) -> float:
     """Lagrange's bound on |exp(s) - taylor(order)(s)| for |s| <= radius, an absolute error.
 

@@ -36,7 +36,7 @@ from .normalizers import (
     TimesWidthNormalizer,
     VisibleKeysNormalizer,
 )
-from .polynomials import Polynomial, taylor
+from .polynomials import Polynomial, power, taylor
 
 LEARNED_GATES = ("sigmoid", "exp_negative", "running_sum")  # from the layer's input
 
@@ -183,7 +183,7 @@ def _power(name, order):
     return AttentionVariant(
         name,
         rf"\frac{{\sum l^{{{order}}} v}}{{\sum l^{{{order}}}}}",
-        kernel=PolynomialKernel(Polynomial((0,) * order + (1,))),
+        kernel=PolynomialKernel(power(order)),
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 import torch
-from plotly.basewidget import BaseFigureWidget
 
 from softattn_lib import VARIANTS, SoftAttention, equivalents, parallel_attention, variant
 from softattn_lib.widgets import ablation_explorer
@@ -32,6 +31,7 @@ from softattn_lib.widgets.ablation_explorer import (
     read_out,
 )
 from softattn_lib.widgets.base import PLOTLY
+from tests.live_figures import count_updates
 
 pytestmark = pytest.mark.slow  # figures are drawn by the hundred
 
@@ -375,10 +375,7 @@ def test_what_goes_to_the_page_is_json(widget):
 
 
 def test_a_move_is_one_message(widget, monkeypatch):
-    messages, send = [], BaseFigureWidget._send_update_msg
-    monkeypatch.setattr(
-        BaseFigureWidget, "_send_update_msg", lambda *a, **k: messages.append(1) or send(*a, **k)
-    )
+    messages = count_updates(monkeypatch)
     widget.normalizer.value = "l2"
     assert len(messages) == 1
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from plotly.basewidget import BaseFigureWidget
 
 from softattn_lib.tasks.records import read_rows
 from softattn_lib.widgets.base import PLOTLY
@@ -25,6 +24,7 @@ from softattn_lib.widgets.loss_curves import (
     mount,
     read_out,
 )
+from tests.live_figures import assert_shows, count_updates
 
 pytestmark = pytest.mark.slow  # figures are drawn by the hundred
 
@@ -218,20 +218,12 @@ def test_every_control_to_both_ends_and_every_option(rows, widget):
         assert widget.figure.to_json() != before
         result = compute(rows, widget.group.value, widget.show.value, widget.from_step.value)
         assert widget.read_out.value == read_out(result)
-        fresh = draw(result)
-        for live, new in zip(widget.figure.data, fresh.data, strict=True):
-            live, new = live.to_plotly_json(), new.to_plotly_json()
-            live.pop("uid"), new.pop("uid", None)
-            np.testing.assert_equal(live, new)
-        assert widget.figure.layout == fresh.layout
+        assert_shows(widget.figure, draw(result))
     assert widget.error is None and widget.error_box.value == ""
 
 
 def test_a_move_is_one_message(widget, monkeypatch):
-    messages, send = [], BaseFigureWidget._send_update_msg
-    monkeypatch.setattr(
-        BaseFigureWidget, "_send_update_msg", lambda *a, **k: messages.append(1) or send(*a, **k)
-    )
+    messages = count_updates(monkeypatch)
     widget.from_step.value = 100
     assert len(messages) == 1
 

@@ -8,12 +8,12 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 import torch
-from plotly.basewidget import BaseFigureWidget
 
 from softattn_lib import SignedWeightsWarning, parallel_attention, softmax_attention, taylor
 from softattn_lib.widgets import order_explorer
 from softattn_lib.widgets.base import PLOTLY
 from softattn_lib.widgets.order_explorer import MAX_ORDER, compute, draw, mount, read_out
+from tests.live_figures import count_updates
 
 TOKENS = ("a", " b", "<c>", "d", ".")
 T, E = 5, 3
@@ -128,10 +128,7 @@ def test_moving_the_slider_moves_the_bars(row, widget):
 
 
 def test_a_move_is_one_message(widget, monkeypatch):
-    messages, send = [], BaseFigureWidget._send_update_msg
-    monkeypatch.setattr(
-        BaseFigureWidget, "_send_update_msg", lambda *a, **k: messages.append(1) or send(*a, **k)
-    )
+    messages = count_updates(monkeypatch)
     widget.order.value = 7
     assert len(messages) == 1
 

@@ -30,6 +30,7 @@ from softattn_lib.widgets import (
     state_growth,
 )
 from softattn_lib.widgets.base import PLOTLY, Explorer
+from tests.live_figures import assert_shows, count_updates
 
 WIDGETS = {
     "state_growth": state_growth,
@@ -117,12 +118,7 @@ def test_the_live_figure_is_that_of_the_controls(name):
     for control, value in moves:
         control.value = value
         values = {n: c.value for n, c in controls(widget).items()}
-        fresh = WIDGETS[name].draw(compute(name, **values))
-        for live, new in zip(widget.figure.data, fresh.data, strict=True):
-            live, new = live.to_plotly_json(), new.to_plotly_json()
-            live.pop("uid"), new.pop("uid", None)
-            np.testing.assert_equal(live, new)
-        assert widget.figure.layout == fresh.layout
+        assert_shows(widget.figure, WIDGETS[name].draw(compute(name, **values)))
     assert widget.error is None and widget.error_box.value == ""
 
 
@@ -150,13 +146,10 @@ def test_real_controls_change_the_picture(name):
 
 @each_widget
 def test_a_move_is_one_message_also_after_resets(name, monkeypatch):
-    widget, messages = WIDGETS[name].mount(), []
+    widget = WIDGETS[name].mount()
     widget.reset()
     widget.reset()
-    send = BaseFigureWidget._send_update_msg
-    monkeypatch.setattr(
-        BaseFigureWidget, "_send_update_msg", lambda *a, **k: messages.append(1) or send(*a, **k)
-    )
+    messages = count_updates(monkeypatch)
     for other in ("_send_restyle_msg", "_send_relayout_msg", "_send_addTraces_msg"):
         monkeypatch.setattr(BaseFigureWidget, other, lambda *a, **k: pytest.fail("not batched"))
     for control in controls(widget).values():

@@ -15,7 +15,7 @@ import torch
 from plotly.subplots import make_subplots
 
 from ..features import features_of_degree
-from ..polynomials import Polynomial
+from ..polynomials import power
 from ..tasks.capacity import SYMBOLS, random_pairs, recalled
 from ..theme import BLUE, NEUTRAL, TEMPLATE, compact, headline, style
 from .base import WIDE, Explorer
@@ -83,7 +83,7 @@ def compute(order: int = 2, d: int = 8, pairs: int = 32) -> Recall:
 def _measured(d: int):
     """Accuracies (7, 11) of all orders and of exp, and many cosines of two random keys."""
     generator = torch.Generator().manual_seed(0)
-    kernels = [*(Polynomial((0,) * n + (1,)) for n in ORDERS), "exp"]
+    kernels = [*map(power, ORDERS), "exp"]
     columns = []
     for pairs in PAIRS:
         sets = max(1, QUESTIONS // pairs)
