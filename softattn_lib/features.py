@@ -110,7 +110,7 @@ def polynomial_features(
         features = torch.cat([kronecker_power(x, n) for n in powers] or [x[..., :0]], dim=-1)
     if side == "key":
         return features
-    return features * _query_factors(x.shape[-1], polynomial, packed).to(x)
+    return features * query_factors(x.shape[-1], polynomial, packed).to(x)
 
 
 def order_slices(d: int, polynomial: Polynomial, packed: bool = True) -> dict[int, slice]:
@@ -212,7 +212,7 @@ def _multiplicities(d: int, powers: tuple[int, ...]) -> torch.Tensor:
 
 
 @_made_once
-def _query_factors(d: int, polynomial: Polynomial, packed: bool) -> torch.Tensor:
+def query_factors(d: int, polynomial: Polynomial, packed: bool) -> torch.Tensor:
     """Coefficient times multiplicity of every feature, in float64."""
     factors = [torch.ones(0, dtype=torch.float64)]  # of the zero polynomial
     for n in polynomial.powers:

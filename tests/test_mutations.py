@@ -17,6 +17,7 @@ from softattn_lib import (
     numerics,
     parallel,
     recurrent,
+    scan,
     taylor,
 )
 from tests.reference import FORMS, SETTINGS, compare, inputs
@@ -46,12 +47,13 @@ def kernel():
 
 def pieces():
     q, k, v, _ = inputs()
+    options = {"kernel": taylor(2), "normalizer": "visible_keys"}
     for form in FORMS.values():
-        whole, _ = form(q, k, v, kernel=taylor(2), normalizer="visible_keys")
-        options = {"kernel": taylor(2), "normalizer": "visible_keys"}
-        _, state = form(*(x[..., :4, :] for x in (q, k, v)), **options)
-        rest, _ = form(*(x[..., 4:, :] for x in (q, k, v)), initial_state=state, **options)
-        assert torch.allclose(rest, whole[..., 4:, :])
+        whole, state = form(q, k, v, **options)[0], None
+        for piece in (slice(0, 2), slice(2, 4), slice(4, 7)):
+            part = (x[..., piece, :] for x in (q, k, v))
+            out, state = form(*part, initial_state=state, **options)
+            assert torch.allclose(out, whole[..., piece, :])
 
 
 def zeros():
@@ -104,8 +106,9 @@ def other_heads(q, k, v, **options):
 
 
 call_prepare, call_piece, state_with = call.prepare, call.Call.piece, call.Call.state_with
+tile_advance = scan._Tile.advance
 read_past, decay_to_end = parallel._read_past, parallel._decay_to_end
-multiplicities, query_factors = features._multiplicities, features._query_factors
+multiplicities, query_factors = features._multiplicities, features.query_factors
 polynomial_query = kernels.PolynomialKernel.query_features
 
 MUTATIONS = {
@@ -140,7 +143,7 @@ MUTATIONS = {
     "coefficients lose their sign": (
         kernel,
         features,
-        "_query_factors",
+        "query_factors",
         lambda *args: query_factors(*args).abs(),
     ),
     "the scale is left out of the features": (
@@ -176,6 +179,24 @@ MUTATIONS = {
         call.Call,
         "piece",
         lambda self, start, stop, state: call_piece(self, start, stop, None),
+    ),
+    "the scan loses the state between tiles": (
+        forms,
+        scan._Tile,
+        "advance",
+        lambda self, k, values, state: tile_advance(self, k, values, torch.zeros_like(state)),
+    ),
+    "the scan lets a query see the keys of its whole chunk": (
+        forms,
+        torch.Tensor,
+        "triu_",
+        lambda self: self,
+    ),
+    "the scan leaves coefficients and multiplicities out": (
+        forms,
+        scan,
+        "query_factors",
+        lambda d, polynomial, packed: torch.ones_like(query_factors(d, polynomial, packed)),
     ),
     "the state forgets how many keys were visible": (
         pieces,
@@ -213,7 +234,7 @@ def test_the_checks_are_green_on_the_library_as_it_is(check):
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_broken_library_turns_a_check_red(mutation, monkeypatch):
     check, where, name, broken = MUTATIONS[mutation]
-    features._query_factors.cache_clear()
+    features.query_factors.cache_clear()
     monkeypatch.setattr(where, name, broken)
     with pytest.raises((AssertionError, KernelCheckError)):
         check()
