@@ -4,9 +4,11 @@ The executable companion to "On the Expressiveness of Softmax Attention: A Recur
 Perspective" (Mongaras & Larson, 2025).
 """
 
+from .attention import Plan, attention, explain
 from .call import SignedWeightsWarning
 from .chunked import chunked_attention
 from .conformance import KernelCheckError, check_kernel
+from .cost import Cost, Workload, crossover
 from .features import (
     features_of_degree,
     kronecker_power,
