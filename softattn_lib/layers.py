@@ -6,11 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .chunked import chunked_attention
+from .attention import attention
 from .normalizers import ChainNormalizer, LayerNormalizer, RMSNormalizer
 from .numerics import safe_divide
 from .parallel import parallel_attention, softmax_attention
-from .recurrent import recurrent_attention
 from .state import AttentionState
 from .variants import (
     LEARNED_GATES,
@@ -20,11 +19,6 @@ from .variants import (
     variant,
 )
 
-FORMS = {
-    "parallel": parallel_attention,
-    "recurrent": recurrent_attention,
-    "chunked": chunked_attention,
-}
 MAX_STATE_FEATURES = 50_000  # per key head; with more, keys and values are remembered instead
 
 
@@ -242,8 +236,8 @@ class SoftAttention(nn.Module):
         """(B, H, T, e) and the memory after these tokens."""
         options["enable_gqa"] = self.num_heads != self.num_key_heads
         if self.keeps_state:
-            out, state = self._form(form, q.shape[-2])(
-                q, k, v, initial_state=past.state, return_state=remember, **options,
+            out, state = attention(
+                q, k, v, form=form, initial_state=past.state, return_state=remember, **options,
                 **self._core(),
             )  # fmt: skip
             return out, replace(kept, state=state)
@@ -285,17 +279,6 @@ class SoftAttention(nn.Module):
         if isinstance(normalizer, RMSNormalizer):
             return replace(normalizer, weight=self.norm_weight)
         return normalizer
-
-    def _form(self, form, length):
-        """Step by step for one token, all pairs below the crossover near T = 2 D, else chunks."""
-        if form != "auto":
-            if form not in FORMS:
-                raise ValueError(f"form must be one of {', '.join(FORMS)} or auto; got {form!r}")
-            return FORMS[form]
-        if length == 1:
-            return recurrent_attention
-        short = length <= 2 * self.variant.kernel.num_features(self.head_dim)
-        return parallel_attention if short else chunked_attention
 
 
 def rotary_embedding(length, head_dim, base, start=0, like=None):

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from softattn_lib.attention import FORMS
 from softattn_lib.kernels import ExpKernel
-from softattn_lib.layers import FORMS, SoftAttention, rotary_embedding, rotate
+from softattn_lib.layers import SoftAttention, rotary_embedding, rotate
 from softattn_lib.variants import (
     EQUALITIES,
     VARIANTS,
