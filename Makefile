@@ -16,13 +16,13 @@ NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeou
 test check notebooks: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test check lint notebooks model doctor clean
+.PHONY: help lab test check bench lint notebooks model doctor clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=python3.12        the Python that .venv is made with"
-	@echo "  ARGS='--port=9999'       handed on by lab, model and notebooks"
+	@echo "  ARGS='--port=9999'       handed on by lab, bench, model and notebooks"
 	@echo "  TORCH_ARGS='--index-url URL'"
 	@echo "                           pip options for another build of torch, at the first start"
 
@@ -37,6 +37,9 @@ test: $(INSTALLED) ## install, then run every test and every notebook
 
 check: $(INSTALLED) ## the fast part of the tests, under 3 minutes
 	$(UNIT) -m "not slow" softattn_lib tests
+
+bench: $(INSTALLED) ## measure speed and memory beside the peers, about 5 minutes
+	$(BIN)/python -m benchmarks $(ARGS)
 
 lint: $(INSTALLED) ## style: ruff check and ruff format
 	$(BIN)/python -m ruff check .

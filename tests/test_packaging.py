@@ -39,8 +39,10 @@ def declared(*extras):
 
 
 ALL = declared(*PROJECT["optional-dependencies"])
-DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow"}  # where the name that is imported is another
-OURS = {"softattn_lib", "tools", "tests"}
+# Where the name that is imported is another:
+DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow", "fla": "flash-linear-attention"}
+OURS = {"softattn_lib", "benchmarks", "tools", "tests"}
+FOLDERS = ["softattn_lib", "benchmarks", "notebooks", "tools", "tests"]
 USED_WITHOUT_IMPORT = {
     "jupyterlab": "`make lab` starts it",
     "gguf": "transformers reads the file of the small model with it",
@@ -70,11 +72,11 @@ def files(*folders):
 def test_what_is_imported_is_declared():
     learner = [*files("softattn_lib"), *(ROOT / "notebooks").glob("[0-9]*.py")]
     assert imported(learner) <= declared("lab", "data").keys()
-    assert imported(files("softattn_lib", "notebooks", "tools", "tests")) <= ALL.keys()
+    assert imported(files(*FOLDERS)) <= ALL.keys()
 
 
 def test_what_is_declared_is_used():
-    used = imported(files("softattn_lib", "notebooks", "tools", "tests"))
+    used = imported(files(*FOLDERS))
     assert ALL.keys() - used == USED_WITHOUT_IMPORT.keys()
 
 
@@ -162,7 +164,7 @@ def targets():
 
 def test_help_lists_every_target(copy):
     shown = run(copy, "make").stdout
-    assert {"lab", "test", "check", "lint", "notebooks", "clean"} <= set(targets())
+    assert {"lab", "test", "check", "bench", "lint", "notebooks", "clean"} <= set(targets())
     for target in targets():
         assert re.search(rf"^  make {target}  +\w", shown, re.MULTILINE), target
     for variable in ["PYTHON=", "ARGS=", "TORCH_ARGS="]:
@@ -207,7 +209,7 @@ def test_an_install_is_not_repeated_unless_it_broke_off(copy):
 def test_changed_dependencies_are_installed(copy, changed):
     later = (copy / ".venv/.installed").stat().st_mtime + 1
     os.utime(copy / changed, (later, later))
-    for target in ["lab", "test", "check", "lint", "notebooks", "model", "doctor"]:
+    for target in ["lab", "test", "check", "bench", "lint", "notebooks", "model", "doctor"]:
         assert "pip install -c constraints.txt" in run(copy, "make", "-n", target).stdout, target
 
 
