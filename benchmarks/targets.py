@@ -19,6 +19,7 @@ from softattn_lib import (
     taylor,
 )
 
+from . import crossover
 from .cumulative import cumulative_attention
 from .memory import peak_bytes
 from .timing import interleaved
@@ -114,6 +115,7 @@ UNITS = {
     "GFLOP/s": lambda rate: f"{1e-9 * rate:.3g} GFLOP/s",
     "MB": lambda nbytes: f"{1e-6 * nbytes:.3g} MB",
     "B/token": lambda nbytes: f"{nbytes:.4g} B/token",
+    "tokens": lambda length: f"{length:.0f} tokens",
     "error": lambda error: f"{error:.1e}",
 }
 
@@ -208,6 +210,18 @@ def rows(shorter: int = 1) -> list[Row]:
             Goal("at most", 1 / 50),
             lambda _: bounded(*cumulative_memory(tokens(4096))),
             threads=(1,),
+        ),
+        *(
+            Row(
+                f"crossover-d{d}-o{order}",
+                f"predicted crossover with SDPA, H={crossover.HEADS} d={d} order {order}",
+                "measured",
+                "tokens",
+                Goal("at most", 2),
+                functools.partial(predicted_crossover, d, order),
+                threads=(1,),
+            )
+            for d, order in [(16, 2), (64, 1), (32, 2), (16, 3)]
         ),
         Row(
             "long-stream",
@@ -339,6 +353,15 @@ def cumulative_memory(length) -> tuple[int, int]:
         peak_bytes(lambda: ours(*qkv, 3)),
         peak_bytes(lambda: cumulative_attention(*qkv, kernel)),
     )
+
+
+def predicted_crossover(d, order, seconds) -> Measurement:
+    """The ratio is the larger over the smaller."""
+    predicted = softattn_lib.crossover(d, order, heads=crossover.HEADS)
+    measured = crossover.measure(d, order, seconds / 20)
+    if measured is None:
+        raise ValueError(f"no crossover at or below {crossover.LIMIT} tokens")
+    return Measurement(predicted, measured, max(predicted / measured, measured / predicted))
 
 
 def long_stream(length, d=4, queries=64) -> float:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import benchmarks.__main__ as command
-from benchmarks import cumulative, memory, peers, report, targets, timing
+from benchmarks import crossover, cumulative, gpu, memory, peers, report, targets, timing
 from softattn_lib import PolynomialKernel, chunked_attention, taylor
 
 
@@ -179,9 +179,21 @@ def test_names_of_rows_are_unique_and_promises_are_kept_apart():
 
 
 @pytest.mark.parametrize("row", targets.rows(shorter=2048), ids=lambda r: r.name)
-def test_every_row_runs_at_toy_size(row):
+def test_every_row_runs_at_toy_size(row, monkeypatch):
+    monkeypatch.setattr(crossover, "LIMIT", 64)
+    monkeypatch.setattr(crossover, "ratio", lambda d, order, length, seconds: 30 / length)
     result = row.run(seconds=0.0)
     assert result.verdict in ("reached", "missed")
+
+
+def test_a_prediction_is_judged_on_both_sides(monkeypatch):
+    predicted = targets.softattn_lib.crossover(16, 2, heads=crossover.HEADS)
+    for measured in [predicted * 4, predicted / 4]:
+        monkeypatch.setattr(crossover, "measure", lambda *_, measured=measured: measured)
+        assert targets.predicted_crossover(16, 2, 0.0).ratio == pytest.approx(4)
+    monkeypatch.setattr(crossover, "measure", lambda *_: None)
+    with pytest.raises(ValueError, match="no crossover at or below 65536"):
+        targets.predicted_crossover(16, 2, 0.0)
 
 
 def test_the_long_stream_is_exact_at_toy_size():
@@ -217,6 +229,13 @@ def test_installed_peers_compute_the_same_function(peer):
     pytest.importorskip("fla")
     (result,) = peers.compare([peer], lengths=(256,), heads=2, d=8, seconds=0.0)
     assert float(result.error) < 1e-5, result.note
+
+
+def test_a_peer_that_is_not_installed_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fla", None)
+    for result in peers.compare(peers.PEERS[3:]):
+        assert result.note.startswith("ModuleNotFoundError: ")
+        assert result.error == "" and set(result.times) == {""}
 
 
 # The page, and the command
@@ -268,6 +287,55 @@ def test_an_unknown_row_is_refused(capsys):
     assert "forward-d16-o2-4k" in capsys.readouterr().err
 
 
-def test_the_package_imports_without_the_peers():
-    code = "import sys; sys.modules['fla'] = None; import benchmarks.__main__"
-    subprocess.run([sys.executable, "-c", code], check=True)
+# The script for a GPU, on the CPU
+
+TINY = ["--device", "cpu", "--tiny"]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_the_script_for_a_gpu_runs_at_toy_size(tmp_path, capsys):
+    assert gpu.main(TINY, tmp_path) == 0
+    (path,) = tmp_path.glob("gpu-*.md")
+    page = path.read_text()
+    assert page in capsys.readouterr().out
+    failed = [line for line in page.splitlines() if "failed" in line]
+    assert all("FlexAttention does not support backward on CPU" in line for line in failed), failed
+    assert page.count("| ok: ") == 3 * len(gpu.FORMS) + 1
+    for column in gpu.COLUMNS:
+        assert column in page
+    assert "skipped" not in page.lower()
+
+
+def test_one_failure_does_not_lose_the_rest(tmp_path, monkeypatch):
+    def fail(*inputs, **options):
+        raise RuntimeError("out of memory\nand more")
+
+    monkeypatch.setitem(gpu.FORMS, "recurrent", fail)
+    run = gpu.Run(torch.device("cpu"), gpu.TINY, deadline=float("inf"))
+    verdicts = dict(gpu.checks(run))
+    for name, verdict in verdicts.items():
+        expected = "failed: RuntimeError: out of memory" if "recurrent" in name else "ok: "
+        assert verdict.startswith(expected), name
+
+
+def test_a_wrong_number_is_an_error(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "exact", lambda case, q, k, v: v.cpu().double())
+    monkeypatch.setattr(gpu, "timings", lambda run: [])
+    assert gpu.main(TINY, tmp_path) == 1
+    assert "| WRONG: " in capsys.readouterr().out
+
+
+def test_what_there_is_no_time_for_is_named(tmp_path, capsys):
+    assert gpu.main([*TINY, "--minutes=0"], tmp_path) == 0
+    out = capsys.readouterr().out
+    skipped = out[out.index("Skipped") :].splitlines()
+    assert "* output, chunked, d=4 order 2 float32" in skipped
+    assert "* forward + backward, d=4 order 3 bfloat16, T=32" in skipped
+    assert "ok: " not in out and "failed" not in out
+
+
+def test_without_cuda_the_script_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.main([], tmp_path) == 2
+    assert "no CUDA device" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
