@@ -75,7 +75,8 @@ def attention(q, k, v, *, kernel, form="auto", chunk_size=None, cu_seqlens=None,
 
     Arguments and results are those of `parallel_attention`, and every form gives the same numbers.
     The choice is made from the sizes alone (see `explain`), so torch.compile sees no branch on
-    data; with cu_seqlens it does, because lengths are data.
+    data; with cu_seqlens it does, because lengths are data. The length T may be a symbol there, the
+    width d may not (dynamic=True), because the number of features is a binomial of it.
 
     Args:
         q, k, v: (..., T_q, d), (..., T_k, d), (..., T_k, e), floating point.

@@ -19,18 +19,19 @@ from .chunked import default_chunk_size
 from .features import num_features
 
 # Measured in float32 with one thread of an AMD EPYC (Milan, 2.45 GHz), torch 2.13.
-MATMUL_RATE = 25e9  # flops a second of the products that write and read states
-PAIR_MATMUL_RATE = 10e9  # of the small products inside a chunk or a block of pairs
-FEATURE_SECONDS = 0.6e-9  # to make one feature of one token in cache
+MATMUL_RATE = 45e9  # flops a second of large products: of states, and of all pairs
+PAIR_MATMUL_RATE = 12e9  # of the small products inside a chunk
+FEATURE_SECONDS = 1.0e-9  # to make one feature of one token in cache
 SCORE_SECONDS = 0.4e-9  # a power of one score, inside a chunk
-PARALLEL_PAIR_SECONDS = 17e-9  # mask, weigh and sum one pair, with T x T matrices in memory
-SOFTMAX_PAIR_SECONDS = 1.5e-9  # of scaled_dot_product_attention, one pair ...
-SOFTMAX_FLOP_SECONDS = 0.012e-9  # ... and each of the 2 d + 2 e flops in it
+PARALLEL_PAIR_SECONDS = 10e-9  # mask, weigh and sum one pair, with T x T matrices in memory
+SOFTMAX_PAIR_SECONDS = 1.1e-9  # of scaled_dot_product_attention, one pair ...
+SOFTMAX_FLOP_SECONDS = 0.0125e-9  # ... and each of the 2 d + 2 e flops in it
 SOFTMAX_BLOCK = 512  # it skips the future by blocks of keys
-CALL_SECONDS = 400e-6  # checks, normalizer
+CALL_SECONDS = 700e-6  # checks, normalizer
 SOFTMAX_CALL_SECONDS = 20e-6
 PARALLEL_SECONDS = 100e-6  # mask and sum of the parallel form, beside its pairs
 STEP_SECONDS = 60e-6  # a token of the recurrent form
+TOKEN_SECONDS = 0.4e-6  # to bring one query to the chunked form and its sums to the output
 TILE_SECONDS = 300e-6  # a tile of the chunked form, beside its arithmetic
 STATE_SECONDS = 4e-9  # to make one number of a new state, which does not fit the cache
 TILE_FEATURES = 2**19  # features in a tile of the chunked form, if it has more than one chunk
@@ -123,7 +124,7 @@ def parallel_cost(work: Workload) -> Cost:
     pair_flops = work.pairs * _flops_of_pair(work)
     num_bytes = work.pairs * (3 * work.itemsize + 1) + _bytes_of_sums(work)
     seconds = CALL_SECONDS + PARALLEL_SECONDS
-    seconds += work.pairs * PARALLEL_PAIR_SECONDS + pair_flops / PAIR_MATMUL_RATE
+    seconds += work.pairs * PARALLEL_PAIR_SECONDS + pair_flops / MATMUL_RATE
     if work.num_features is None:
         return Cost(pair_flops, num_bytes, _cache_bytes(work), seconds)
     keys = work.num_keys if work.return_state else 0
@@ -177,7 +178,8 @@ def chunked_cost(work: Workload, chunk_size: int | None = None) -> Cost:
         work.state_size * work.itemsize,
         CALL_SECONDS
         + tiles * TILE_SECONDS
-        + work.state_size * STATE_SECONDS
+        + work.rows * work.groups * work.num_queries * TOKEN_SECONDS
+        + 3 * work.state_size * STATE_SECONDS
         + _seconds_of_states(work)
         + pair_flops / PAIR_MATMUL_RATE
         + pairs * work.order * SCORE_SECONDS,

@@ -204,3 +204,23 @@ def test_the_gradients_are_those_of_the_parallel_form(form, kernel):
     expected = gradients(parallel_attention)
     for got, right in zip(gradients(attention, form=form), expected, strict=True):
         torch.testing.assert_close(got, right, **SAME)
+
+
+@pytest.mark.parametrize("dynamic", [False, None])  # None: T becomes a symbol once it changes
+def test_the_choice_compiles_without_a_graph_break(dynamic, monkeypatch):
+    """Whether a form does is for its own tests: here each stands for a number."""
+    stand_ins = {
+        name: lambda q, k, v, n=n, **options: (q + n, None) for n, name in enumerate(FORMS, 1)
+    }
+    monkeypatch.setattr(module, "FORMS", stand_ins)
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda q, k, v: attention(q, k, v, kernel=taylor(2)),
+        backend="eager",
+        fullgraph=True,
+        dynamic=dynamic,
+    )
+    for length in (16, 4096, 17):
+        q, k, v = torch.zeros(3, 8, length, 16)
+        form = explain(q, k, v, kernel=taylor(2)).form
+        assert compiled(q, k, v)[0].unique().item() == 1 + FORMS.index(form)
