@@ -9,6 +9,7 @@ from .call import SignedWeightsWarning
 from .chunked import chunked_attention
 from .conformance import KernelCheckError, check_kernel
 from .cost import Cost, Workload, crossover
+from .decoder import Decoder
 from .features import (
     features_of_degree,
     kronecker_power,

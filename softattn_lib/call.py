@@ -127,8 +127,7 @@ def prepare(
     groups = check_shapes(q, k, v, enable_gqa, is_causal)
     if gate_position not in ("after", "before"):
         raise ValueError(f'gate_position must be "after" or "before", got {gate_position!r}')
-    if normalizer.needs_nonnegative_weights and not kernel.is_nonnegative:
-        _warn_of_signed_weights(kernel)
+    warn_of_signed_weights(kernel, normalizer, stacklevel=4)
     dtype, key_shape = state_dtype(q.dtype), k.shape[:-1]
     input_gate = expand("input_gate", input_gate, key_shape, dtype)
     output_gate = expand("output_gate", output_gate, q.shape[:-1], dtype)
@@ -161,23 +160,33 @@ def prepare(
         return_state=return_state and kernel.has_features,
     )
     if initial_state is not None:
-        _check_state(call, initial_state)
+        require_features(kernel, "initial_state")
+        shape = (*k.shape[:-2], kernel.num_features(k.shape[-1]), values.shape[-1])
+        check_state(initial_state, kernel, call.scale, shape, dtype, k.device)
     return call
 
 
-def attention_form(accumulate):
+def attention_form(accumulate, name=None):
     """Make a public form of `accumulate(call, ...) -> (sums, log_unit, final_state)`.
+
+    Errors call it by `name`, by that of accumulate if there is none.
 
     sums is (..., G, T_q, e+1), numerators and denominators before the normalizer. The form takes
     the arguments of `prepare` and those that accumulate has beside the call.
+
+    torch.compile traces a form without a graph break. A compiled form does not warn of signed
+    weights, which sympy finds out, and an overflow in it is a RuntimeError, on CUDA one that ends
+    the process.
     """
     own = list(inspect.signature(accumulate).parameters.values())[1:]
     signature = inspect.Signature([*inspect.signature(prepare).parameters.values(), *own])
+    own_names = [p.name for p in own]
+    names = [name for name in signature.parameters if name not in ("q", "k", "v")]
 
     @functools.wraps(accumulate)
     def form(q, k, v, **options):
-        _check_names(accumulate.__name__, options, signature)
-        own_options = {p.name: options.pop(p.name) for p in own if p.name in options}
+        _check_names(name or accumulate.__name__, options, names)
+        own_options = {name: options.pop(name) for name in own_names if name in options}
         call = prepare(q, k, v, **options)
         # Mixed precision would take the products inside to bfloat16, sums of states included.
         with torch.autocast(call.q.device.type, enabled=False):
@@ -193,8 +202,7 @@ def attention_form(accumulate):
     return form
 
 
-def _check_names(function: str, options: dict, signature) -> None:
-    legal = [name for name in signature.parameters if name not in ("q", "k", "v")]
+def _check_names(function: str, options: dict, legal: list[str]) -> None:
     for name in options:
         if name not in legal:
             raise TypeError(f"{function} has no option {name!r}; it has {', '.join(legal)}")
@@ -218,13 +226,16 @@ def _finish(call: Call, sums, log_unit, rows):
 
 
 def _check_finite(call: Call, result, what: str) -> None:
-    if result.isfinite().all():
+    is_compiling = torch.compiler.is_compiling()
+    if not is_compiling and _is_finite(result):
         return
     inputs = [call.q, call.k, call.values]
     if call.state is not None:
         inputs.append(call.state.sums)
     if call.log_decay is not None:  # minus infinity is legal there: it forgets everything
         inputs.append(call.log_decay.clamp(min=0))
+    if is_compiling:
+        return _assert_finite(result, inputs, what)
     if not all(tensor.isfinite().all() for tensor in inputs):
         return  # what comes out of infinite or undefined inputs is the caller's to see
     raise OverflowError(
@@ -235,31 +246,45 @@ def _check_finite(call: Call, result, what: str) -> None:
     )
 
 
-def _check_state(call: Call, state) -> None:
-    require_features(call.kernel, "initial_state")
+def _is_finite(tensor) -> bool:
+    """Whether all entries are finite; nearly always their sum tells, which costs far less."""
+    tensor = tensor.detach()
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
+def _assert_finite(result, inputs, what: str) -> None:
+    """The same check in a compiled graph, which cannot branch on numbers: a RuntimeError."""
+    is_legal = result.detach().isfinite().all()
+    for tensor in inputs:
+        is_legal = is_legal | ~tensor.detach().isfinite().all()
+    torch._assert_async(is_legal, f"{what} leave the range of {result.dtype}")
+
+
+def check_state(state, kernel, scale: float, shape, dtype, device) -> None:
+    """Refuse a state of other settings; shape, dtype and device are those of its sums."""
     if not isinstance(state, AttentionState):
         raise TypeError(f"initial_state must be an AttentionState, got {type(state).__name__}")
-    num_features = call.kernel.num_features(call.k.shape[-1])
     pairs = {
-        "feature_set": (state.feature_set, call.kernel.feature_set),
-        "scale": (state.scale, call.scale),
-        "shape": (
-            tuple(state.sums.shape),
-            (*call.k.shape[:-2], num_features, call.values.shape[-1]),
-        ),
-        "dtype": (state.sums.dtype, call.k.dtype),
-        "device": (state.sums.device, call.k.device),
+        "feature_set": (state.feature_set, kernel.feature_set),
+        "scale": (state.scale, scale),
+        "shape": (tuple(state.sums.shape), tuple(shape)),
+        "dtype": (state.sums.dtype, dtype),
+        "device": (state.sums.device, device),
     }
     for name, (given, needed) in pairs.items():
         if given != needed:
             raise ValueError(f"initial_state has {name} {given}, this call needs {needed}")
 
 
-def _warn_of_signed_weights(kernel) -> None:
+def warn_of_signed_weights(kernel, normalizer, stacklevel: int) -> None:
+    if torch.compiler.is_compiling():  # the sign of a polynomial is decided by sympy
+        return
+    if not normalizer.needs_nonnegative_weights or kernel.is_nonnegative:
+        return
     warnings.warn(
         f"normalizer 'sum' divides by a sum of weights that can vanish: {kernel!r} has weights of "
         "both signs. Better: an even order of taylor, the kernels 'relu' or 'elu_plus_one', or "
         "the normalizers 'l2', 'rms', 'visible_keys' or SumNormalizer(floor=1.0)",
         SignedWeightsWarning,
-        stacklevel=4,
+        stacklevel=stacklevel,
     )
