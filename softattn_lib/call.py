@@ -9,6 +9,7 @@ of the state, masked tokens are zeroed, and values carry the column of ones of t
 
 import functools
 import inspect
+import math
 import warnings
 from dataclasses import dataclass, replace
 
@@ -87,17 +88,18 @@ class Call:
         return AttentionState(sums, visible, self.kernel.feature_set, self.scale)
 
     def visible_keys(self) -> torch.Tensor:
-        """(..., 1, T_q, 1): how many keys each query sees, the past of the state included."""
-        if self.key_mask is None:
-            position = torch.arange(1, self.num_keys + 1, device=self.k.device)
-            count = position.expand(self.k.shape[:-1])
-        else:
+        """(..., 1, T_q, 1) or broadcastable: how many keys each query sees, the past included."""
+        num_queries = self.q.shape[-2]
+        if self.key_mask is not None:
             count = self.key_mask.cumsum(-1)
-        if self.is_causal:
-            count = count[..., self.offset :]
+            if self.is_causal:
+                count = count[..., self.offset :]
+            else:
+                count = self.key_mask.sum(-1, keepdim=True).expand(*count.shape[:-1], num_queries)
+        elif self.is_causal:
+            count = torch.arange(self.offset + 1, self.num_keys + 1, device=self.k.device)
         else:
-            total = count[..., -1:] if self.num_keys else count.new_zeros((*count.shape[:-1], 1))
-            count = total.expand(*count.shape[:-1], self.q.shape[-2])
+            count = torch.full((num_queries,), self.num_keys, device=self.k.device)
         if self.state is not None:
             count = count + self.state.visible.unsqueeze(-1)
         return count.unsqueeze(-2).unsqueeze(-1)
@@ -249,7 +251,7 @@ def _check_finite(call: Call, result, what: str) -> None:
 def _is_finite(tensor) -> bool:
     """Whether all entries are finite; nearly always their sum tells, which costs far less."""
     tensor = tensor.detach()
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+    return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 
 def _assert_finite(result, inputs, what: str) -> None:

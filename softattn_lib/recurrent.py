@@ -18,8 +18,8 @@ def recurrent_attention(call: Call):
 
     Arguments, results and errors are those of `parallel_attention`, and so are the numbers. Not
     causal: all tokens are written first, then every query reads the final state. Tokens are summed
-    256 at a time before they join the rest, so that float32 sums stay right for millions of them. torch.compile unrolls the loop: compile it
-    for short sequences only.
+    256 at a time before they join the rest, so that float32 sums stay right for millions of them.
+    torch.compile unrolls the loop over tokens: compile it for short sequences only.
 
     Raises:
         ValueError: for a kernel without finite features ("exp").
