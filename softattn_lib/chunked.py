@@ -10,9 +10,6 @@ from .scan import scan
 from .state import require_features
 
 
-DEFAULT_CHUNK_SIZE = 128  # for cost.py, until it asks default_chunk_size
-
-
 @attention_form
 def chunked_attention(call: Call, *, chunk_size=None):
     """Attention chunk by chunk: the parallel form on each, continuing the state of the last one.

@@ -176,7 +176,7 @@ def _monomials(x: torch.Tensor, powers: tuple[int, ...]) -> torch.Tensor:
     return torch.cat(kept or [x[..., :0]], dim=-1)
 
 
-def _made_once(build):
+def made_once(build):
     """Cache what `build` makes, as plain CPU tensors whatever mode the first caller is in."""
 
     @lru_cache(maxsize=32)
@@ -187,7 +187,7 @@ def _made_once(build):
     return wraps(build)(cached)
 
 
-@_made_once
+@made_once
 def _multiplicities(d: int, powers: tuple[int, ...]) -> torch.Tensor:
     """n! / (a_1! ... a_d!) for each packed monomial x^a: how often the Kronecker power repeats it.
 
@@ -211,7 +211,7 @@ def _multiplicities(d: int, powers: tuple[int, ...]) -> torch.Tensor:
     return torch.cat(kept or [multiplicity[:0]])
 
 
-@_made_once
+@made_once
 def query_factors(d: int, polynomial: Polynomial, packed: bool) -> torch.Tensor:
     """Coefficient times multiplicity of every feature, in float64."""
     factors = [torch.ones(0, dtype=torch.float64)]  # of the zero polynomial

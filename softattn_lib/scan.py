@@ -18,14 +18,13 @@ from dataclasses import dataclass
 
 import torch
 
-from .features import features_of_degree, query_factors
 from .polynomials import Polynomial
+from .tiles import GradientTile, Layout, Tile, state_entries
 
-# How many numbers a buffer of features holds at most, if more than one chunk is in it.
-CPU_TILE = (
-    2**19
-)  # 2 MB of float32: products of larger buffers leave the cache and take twice as long
-GPU_TILE = 2**26  # 256 MB: enough work for one launch
+# How many numbers the buffers of a tile hold, if more than one chunk is in it. On a CPU buffers of
+# more than about 2 MB leave the cache, and products take twice as long; a GPU wants large launches.
+CPU_TILE = 2**19
+GPU_TILE = 2**26
 
 
 def scan(q, k, values, state, polynomial: Polynomial, scale: float, size: int, is_causal: bool):
@@ -70,48 +69,51 @@ torch.library.define(
 def _scan(q, k, values, state, coefficients, scale, size, is_causal, keep):
     """(sums, final state, the state before each tile if `keep`)."""
     plan = _Plan(q, k, values, coefficients, scale, size, is_causal)
-    sums, final = values.new_empty(*q.shape[:-1], values.shape[-1]), state.clone()
-    kept = state.new_empty(len(plan.spans) if keep else 0, *state.shape)
+    shop = _Workshop(plan, values, Tile)
+    running, sums = shop.unpack(state), values.new_empty(*q.shape[:-1], values.shape[-1])
+    kept = running.new_empty(len(plan.spans) if keep else 0, *running.shape)
     for rows in plan.rows:
         for i, span in enumerate(plan.spans):
             if keep:
-                kept[i, rows] = final[rows]
-            tile = plan.tile(rows, span)
-            states = tile.advance(k[rows, span.keys], values[rows, span.keys], final[rows])
-            if span.reads:
-                for g in range(q.shape[1]):
-                    tile.read(q[rows, g, span.queries], states, sums[rows, g, span.queries])
-    return sums, final, kept
+                kept[i, rows] = running[rows]
+            tile = shop.tile(rows, span)
+            keys = (rows, span.keys)
+            running[rows] = tile.advance(k[keys], values[keys], running[rows])
+            for g in range(q.shape[1] if span.reads else 0):
+                at = (rows, g, span.queries)
+                tile.read(q[at], sums[at])
+    return sums, shop.pack(running, state.shape), kept
 
 
 @torch.library.impl("softattn::scan_backward", "default")
 def _scan_backward(grad_sums, grad_final, q, k, values, kept, coefficients, scale, size, is_causal):
     """Gradients of q, k, values and the first state, from the last tile to the first."""
-    plan = _Plan(q, k, values, coefficients, scale, size, is_causal, _GradientTile)
-    grads = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, values)]
-    grad_q, grad_k, grad_values = grads
-    grad_state = grad_final.clone(memory_format=torch.contiguous_format)
+    plan = _Plan(q, k, values, coefficients, scale, size, is_causal)
+    shop = _Workshop(plan, values, GradientTile)
+    grad_q, grad_k, grad_values = (
+        torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, values)
+    )
+    grad_state = shop.unpack(grad_final)
     for rows in plan.rows:
         for i, span in reversed(list(enumerate(plan.spans))):
-            tile, keys = plan.tile(rows, span), (rows, span.keys)
-            states = tile.advance(k[keys], values[keys], kept[i, rows].clone())
+            tile, keys = shop.tile(rows, span), (rows, span.keys)
+            tile.advance(k[keys], values[keys], kept[i, rows].clone())
             tile.start()
-            if span.reads:
-                for g in range(q.shape[1]):
-                    at = (rows, g, span.queries)
-                    tile.read_backward(q[at], states, grad_sums[at], grad_q[at])
-            tile.write_backward(grad_state[rows], grad_k[keys], grad_values[keys])
-    return grad_q, grad_k, grad_values, grad_state
+            for g in range(q.shape[1] if span.reads else 0):
+                at = (rows, g, span.queries)
+                tile.read_backward(q[at], grad_sums[at], grad_q[at])
+            grad_state[rows] = tile.write_backward(
+                grad_state[rows], grad_k[keys], grad_values[keys]
+            )
+    return grad_q, grad_k, grad_values, shop.pack(grad_state, grad_final.shape)
 
 
 @torch.library.register_fake("softattn::scan")
 def _(q, k, values, state, coefficients, scale, size, is_causal, keep):
-    num_spans = len(_Plan(q, k, values, coefficients, scale, size, is_causal).spans) if keep else 0
-    return (
-        values.new_empty(*q.shape[:-1], values.shape[-1]),
-        torch.empty_like(state),
-        state.new_empty(num_spans, *state.shape),
-    )
+    plan = _Plan(q, k, values, coefficients, scale, size, is_causal)
+    kept = (len(plan.spans) if keep else 0, len(k), plan.layout.state_size)
+    sums = values.new_empty(*q.shape[:-1], values.shape[-1])
+    return sums, state.new_empty(state.shape), state.new_empty(kept)
 
 
 @torch.library.register_fake("softattn::scan_backward")
@@ -189,192 +191,41 @@ def _cut(start: int, stop: int, size: int, chunks: int):
 class _Plan:
     """How the work is cut into tiles, with the buffers of each size of tile, made when needed."""
 
-    def __init__(self, q, k, values, coefficients, scale, size, is_causal, tile=None):
+    def __init__(self, q, k, values, coefficients, scale, size, is_causal):
         self.polynomial, self.scale = Polynomial(tuple(coefficients)), scale
-        self.d, self.w, self.like = k.shape[-1], values.shape[-1], values.detach()
+        self.layout = Layout(k.shape[-1], values.shape[-1], self.polynomial)
         numbers = CPU_TILE if k.device.type == "cpu" else GPU_TILE
-        degrees = range(self.polynomial.order + 1)
-        numbers_per_chunk = size * sum(features_of_degree(self.d, n) for n in degrees)
-        chunks = max(1, numbers // numbers_per_chunk)
-        batch = k.shape[0]
+        layout, batch = self.layout, k.shape[0]
+        per_chunk = size * (layout.num_features + 2 * layout.num_sides) + layout.state_size
+        chunks = max(1, numbers // per_chunk)
         rows = max(1, min(batch, chunks))
         self.rows = [slice(i, min(i + rows, batch)) for i in range(0, batch, rows)]
         self.spans = _spans(q.shape[2], k.shape[1], size, max(1, chunks // rows), is_causal)
-        self._tile, self._tiles = tile or _Tile, {}
 
-    def tile(self, rows: slice, span: _Span) -> "_Tile":
+
+class _Workshop:
+    """The tiles of a plan, made when needed, and the states of its layout."""
+
+    def __init__(self, plan: _Plan, like, kind):
+        self._plan, self._kind, self._tiles, self._new = plan, kind, {}, like.new_empty
+        layout = plan.layout
+        entries = state_entries(layout.d, layout.w, plan.polynomial)
+        self._packed, factors, self._inverse = (x.to(like.device) for x in entries)
+        self._factors = factors.to(like.dtype)
+
+    def tile(self, rows: slice, span: _Span):
         sizes = (rows.stop - rows.start, span.chunks, span.size, span.writes)
         if sizes not in self._tiles:
-            self._tiles[sizes] = self._tile(*sizes, self)
+            plan = self._plan
+            self._tiles[sizes] = self._kind(
+                plan.layout, *sizes, plan.polynomial, plan.scale, self._factors, self._new
+            )
         return self._tiles[sizes]
 
+    def unpack(self, state):
+        """(B, w, D) -> (B, S); 0 where the layout repeats an entry that it never reads."""
+        return state.flatten(1)[:, self._packed] * (self._factors != 0)
 
-class _Tile:
-    """Buffers for a number of chunks of some rows, and the products that fill them.
-
-    Rows and chunks are one axis of the buffers, with tokens last: values are (rows * chunks, w, C).
-    """
-
-    def __init__(self, rows: int, chunks: int, size: int, writes: bool, plan: _Plan):
-        new, d, w, batch = plan.like.new_empty, plan.d, plan.w, rows * chunks
-        self.shape, self.new, self.writes = (rows, chunks), new, writes
-        self.scale = plan.scale
-        self.coefficients = [plan.like.new_tensor(c) for c in plan.polynomial.coefficients]
-        self.factors = query_factors(d, plan.polynomial, True).to(plan.like)
-        self.features = _Monomials(batch, d, size, plan.polynomial, new)
-        self.keys, self.queries = new(batch, d, size), new(batch, d, size)
-        self.values, self.out = new(batch, w, size), new(batch, w, size)
-        self.states = new(rows, chunks, w, len(self.factors))
-        self.scores, self.weights = new(batch, size, size), new(batch, size, size)
-
-    def load(self, buffer, tokens):
-        """buffer (rows * chunks, width, C) <- tokens (rows, chunks * C, width)."""
-        rows, chunks = self.shape
-        width, size = buffer.shape[1:]
-        buffer.view(rows, chunks, width, size).copy_(tokens.unflatten(1, (chunks, size)).mT)
-
-    def store(self, tokens, buffer):
-        """tokens (rows, chunks * C, width) <- buffer (rows * chunks, width, C)."""
-        rows, chunks = self.shape
-        width, size = buffer.shape[1:]
-        tokens.unflatten(1, (chunks, size)).copy_(buffer.view(rows, chunks, width, size).mT)
-
-    def advance(self, k, values, state):
-        """Write keys and values into `state` (rows, w, D), in place.
-
-        Returns the state before each chunk times coefficients and multiplicities, all ready to be
-        read: (rows * chunks, w, D).
-        """
-        if self.writes:
-            self.load(self.keys, k)
-            self.load(self.values, values)
-            self.features.build(self.keys)
-        keys, all_values = (x.unflatten(0, self.shape) for x in (self.features.kept, self.values))
-        for chunk in range(self.shape[1]):
-            torch.mul(state, self.factors, out=self.states[:, chunk])
-            if self.writes:
-                state.baddbmm_(all_values[:, chunk], keys[:, chunk].mT)
-        return self.states.flatten(0, 1)
-
-    def read(self, q, states, sums):
-        """sums <- what the queries read from the states and from the keys of their chunk."""
-        self.load(self.queries, q)
-        self.queries.mul_(self.scale)
-        self.features.build(self.queries)
-        torch.bmm(states, self.features.kept, out=self.out)
-        if self.writes:
-            torch.bmm(self.keys.mT, self.queries, out=self.scores)
-            self.out.baddbmm_(self.values, self.weigh(self.coefficients, out=self.weights))
-        self.store(sums, self.out)
-
-    def weigh(self, coefficients, out):
-        """out (rows * chunks, C_k, C_q) <- the polynomial of each score, 0 for later keys."""
-        *lower, highest = coefficients
-        if not lower:
-            out.fill_(highest)
-        for coefficient in reversed(lower):
-            torch.addcmul(coefficient, self.scores, highest, out=out)
-            highest = out
-        return out.triu_()
-
-
-class _GradientTile(_Tile):
-    """A tile with room for the gradients."""
-
-    def __init__(self, rows: int, chunks: int, size: int, writes: bool, plan: _Plan):
-        super().__init__(rows, chunks, size, writes, plan)
-        settings = (rows * chunks, plan.d, size, plan.polynomial, plan.like.new_empty)
-        self.query_features, self.grad_features = (_Monomials(*settings) for _ in range(2))
-        self.slopes = [plan.like.new_tensor(c) for c in plan.polynomial.derivative().coefficients]
-        self.grad_out, self.grad_values = torch.empty_like(self.out), torch.empty_like(self.values)
-        self.grad_queries, self.grad_keys = (torch.empty_like(self.keys) for _ in range(2))
-        self.grad_states, self.grad_weights = (
-            torch.empty_like(x) for x in (self.states, self.weights)
-        )
-
-    def start(self):
-        for gradient in (self.grad_states, self.grad_keys, self.grad_values):
-            gradient.zero_()
-
-    def read_backward(self, q, states, grad_sums, grad_q):
-        """Add to the gradients of the states, keys and values; grad_q <- that of the queries."""
-        self.load(self.queries, q)
-        self.queries.mul_(self.scale)
-        self.load(self.grad_out, grad_sums)
-        self.query_features.build(self.queries)
-        self.grad_states.flatten(0, 1).baddbmm_(self.grad_out, self.query_features.kept.mT)
-        torch.bmm(states.mT, self.grad_out, out=self.grad_features.kept)
-        self.grad_queries.copy_(self.query_features.backward(self.grad_features))
-        if self.writes:
-            self.pairs_backward()
-        self.store(grad_q, self.grad_queries.mul_(self.scale))
-
-    def pairs_backward(self):
-        """What the pairs inside a chunk add to the gradients."""
-        torch.bmm(self.keys.mT, self.queries, out=self.scores)
-        weights = self.weigh(self.coefficients, out=self.weights)
-        self.grad_values.baddbmm_(self.grad_out, weights.mT)
-        torch.bmm(self.values.mT, self.grad_out, out=self.grad_weights)
-        grad_scores = self.weigh(self.slopes, out=self.weights).mul_(self.grad_weights)
-        self.grad_queries.baddbmm_(self.keys, grad_scores)
-        self.grad_keys.baddbmm_(self.queries, grad_scores.mT)
-
-    def write_backward(self, grad_state, grad_k, grad_values):
-        """grad_state (rows, w, D): from that after the tile to that before it, in place."""
-        grad_states = self.grad_states.mul_(self.factors)
-        for chunk in reversed(range(self.shape[1])):
-            later = grad_state.clone()
-            grad_state.add_(grad_states[:, chunk])
-            grad_states[:, chunk] = later
-        if not self.writes:
-            return
-        after = grad_states.flatten(0, 1)  # the gradient of each chunk's state, as it leaves it
-        self.grad_values.baddbmm_(after, self.features.kept)
-        torch.bmm(after.mT, self.values, out=self.grad_features.kept)
-        self.grad_keys.add_(self.features.backward(self.grad_features))
-        self.store(grad_k, self.grad_keys)
-        self.store(grad_values, self.grad_values)
-
-
-class _Monomials:
-    """The packed monomials of tokens (batch, d, C) in one buffer (batch, all of them, C).
-
-    Degrees that the polynomial lacks lie before the others, so that `kept`, those it has, is one
-    slice. A monomial of degree n is x_i times a suffix of degree n-1, as in `features`.
-    """
-
-    def __init__(self, batch: int, d: int, size: int, polynomial: Polynomial, new):
-        degrees, powers = range(max(polynomial.order, 1) + 1), polynomial.powers
-        sizes = [features_of_degree(d, n) for n in degrees]
-        start, starts = 0, {}
-        for n in sorted(degrees, key=lambda n: (n in powers, n)):
-            starts[n], start = start, start + sizes[n]
-        self.buffer = new(batch, start, size)
-        self.others, self.kept = self.buffer.split_with_sizes(
-            [sum(sizes[n] for n in degrees if n not in powers), sum(sizes[n] for n in powers)], 1
-        )
-        self.buffer[:, starts[0]] = 1
-        self.tokens = self.buffer[:, starts[1] : starts[1] + d]
-        self.products = []  # (x_i, suffix, product), views of the buffer
-        for n in degrees[2:]:
-            row, end = starts[n], starts[n - 1] + sizes[n - 1]
-            for i in range(d):
-                length = features_of_degree(d - i, n - 1)
-                rows = (slice(end - length, end), slice(row, row + length))
-                suffix, product = (self.buffer[:, s] for s in rows)
-                self.products.append((self.tokens[:, i : i + 1], suffix, product))
-                row += length
-
-    def build(self, tokens):
-        self.tokens.copy_(tokens)
-        for x, suffix, product in self.products:
-            torch.mul(x, suffix, out=product)
-
-    def backward(self, gradients: "_Monomials"):
-        """From gradients of the kept monomials, which are used up, to those of the tokens."""
-        gradients.others.zero_()
-        pairs = list(zip(self.products, gradients.products, strict=True))
-        for (x, suffix, _), (grad_x, grad_suffix, grad_product) in reversed(pairs):
-            grad_suffix.addcmul_(x, grad_product)
-            grad_x.add_(grad_product.mul_(suffix).sum(1, keepdim=True))
-        return gradients.tokens
+    def pack(self, state, shape):
+        """(B, S) -> (B, w, D)."""
+        return state[:, self._inverse].reshape(shape)

@@ -19,6 +19,7 @@ from softattn_lib import (
     recurrent,
     scan,
     taylor,
+    tiles,
 )
 from tests.reference import FORMS, SETTINGS, compare, inputs
 
@@ -106,7 +107,7 @@ def other_heads(q, k, v, **options):
 
 
 call_prepare, call_piece, state_with = call.prepare, call.Call.piece, call.Call.state_with
-tile_advance = scan._Tile.advance
+tile_advance, entries = tiles.Tile.advance, tiles.state_entries
 read_past, decay_to_end = parallel._read_past, parallel._decay_to_end
 multiplicities, query_factors = features._multiplicities, features.query_factors
 polynomial_query = kernels.PolynomialKernel.query_features
@@ -182,7 +183,7 @@ MUTATIONS = {
     ),
     "the scan loses the state between tiles": (
         forms,
-        scan._Tile,
+        tiles.Tile,
         "advance",
         lambda self, k, values, state: tile_advance(self, k, values, torch.zeros_like(state)),
     ),
@@ -195,8 +196,8 @@ MUTATIONS = {
     "the scan leaves coefficients and multiplicities out": (
         forms,
         scan,
-        "query_factors",
-        lambda d, polynomial, packed: torch.ones_like(query_factors(d, polynomial, packed)),
+        "state_entries",
+        lambda *args: [torch.ones_like(x) if i == 1 else x for i, x in enumerate(entries(*args))],
     ),
     "the state forgets how many keys were visible": (
         pieces,

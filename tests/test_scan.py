@@ -10,6 +10,7 @@ from softattn_lib import (
     recurrent_attention,
     scan,
     taylor,
+    tiles,
 )
 from softattn_lib.polynomials import power
 
@@ -56,6 +57,30 @@ def test_numbers_and_gradients_do_not_depend_on_the_tiles(polynomial, tile, monk
             outcomes(chunked_attention, q, k, v, chunk_size=4, **options), expected, strict=True
         ):
             torch.testing.assert_close(ours, reference, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(("d", "order", "shared"), [(16, 3, 2), (16, 4, 2), (7, 3, 1), (32, 3, 2)])
+def test_products_that_neighbouring_factors_share(d, order, shared):
+    assert tiles.Layout(d, 3, taylor(order)).shared == shared
+    q, k, v = tensors(9, 11, d=d)
+    options = {"kernel": taylor(order), "chunk_size": 4}
+    expected = outcomes(parallel_attention, q, k, v, kernel=taylor(order))
+    for ours, reference in zip(
+        outcomes(chunked_attention, q, k, v, **options), expected, strict=True
+    ):
+        torch.testing.assert_close(ours, reference, rtol=1e-11, atol=1e-11)
+
+
+def test_a_packed_state_and_that_of_a_layout_stand_for_each_other():
+    for d, polynomial in (
+        (16, taylor(3)),
+        (5, taylor(2)),
+        (4, power(4)),
+        (3, Polynomial((0, 1, 0, 2.0))),
+    ):
+        packed, factors, inverse = tiles.state_entries(d, 3, polynomial)
+        assert torch.equal(packed[inverse], torch.arange(len(inverse)))
+        assert int((factors != 0).sum()) == len(inverse)
 
 
 @pytest.mark.parametrize("tile", [1, 2000])

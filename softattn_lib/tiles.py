@@ -1,0 +1,365 @@
+"""The products of the fast path, for one tile: some chunks of some sequences at once.
+
+Tokens lie last, so that one product of slices serves all tokens of a chunk. Rows and chunks are one
+axis n, C is the size of a chunk, and w = e + 1 the width of [value, 1]:
+
+    keys, queries (n, d, C)    values (n, w, C)    features (n, F, C)    states (n, S)
+
+From order 3 on, the monomials of the highest degree N are never made. They are x_i times monomials
+m of degree N-1, and the x_i can as well stand at the value:
+
+    write   sum_t  v_t (x_i m)_t         =  sum_t (x_i v)_t m_t
+    read    sum_i sum_m  S_im (x_i m)_t  =  sum_i x_it (sum_m S_im m_t)
+
+which leaves wide matrix products of "sides", [v, x_1 v, ..., x_d v], and monomials of lower degree.
+Neighbouring i share a product: they all take the monomials that the first of them needs. What the
+others have too many is written and never read.
+"""
+
+import itertools
+
+import torch
+
+from .features import features_of_degree, made_once, order_slices, query_factors
+from .polynomials import Polynomial
+
+MAX_WASTE = 0.12  # how much of the highest degree may be written and never read
+
+
+class Layout:
+    """Where everything lies, for tokens of width d, values of width w and a polynomial.
+
+    Attributes:
+        splits: whether the factors x_i of the highest degree stand at the values.
+        starts: degree -> row of its first monomial among the features; degrees that meet no value
+            themselves come first, the others are the rows `kept`.
+        blocks: (rows of the sides, rows of the features, entries of a state), one matrix product
+            each; the state holds its result (sides, features) row by row.
+    """
+
+    def __init__(self, d: int, w: int, polynomial: Polynomial):
+        order, powers = polynomial.order, polynomial.powers
+        self.d, self.w, self.splits = d, w, order >= 3
+        made = range(max(order - self.splits, 1) + 1)
+        kept = [n for n in powers if n in made]
+        degrees = [n for n in made if n not in kept] + kept
+        sizes = [features_of_degree(d, n) for n in degrees]
+        ends = list(itertools.accumulate(sizes))
+        self.starts = {n: end - size for n, end, size in zip(degrees, ends, sizes, strict=True)}
+        self.num_features = ends[-1]
+        self.num_sides = w * (1 + d) if self.splits else w
+        num_kept = sum(features_of_degree(d, n) for n in kept)
+        self.kept = slice(self.num_features - num_kept, self.num_features)
+        self.blocks = [(slice(0, w), self.kept, slice(0, w * num_kept))]
+        if self.splits:
+            end = self.starts[order - 1] + features_of_degree(d, order - 1)
+            self.shared = _shared(d, order)
+            for i in range(0, d, self.shared):
+                count, size = min(self.shared, d - i), features_of_degree(d - i, order - 1)
+                first = self.blocks[-1][2].stop
+                self.blocks.append(
+                    (
+                        slice(w * (1 + i), w * (1 + i + count)),
+                        slice(end - size, end),
+                        slice(first, first + count * w * size),
+                    )
+                )
+        self.state_size = self.blocks[-1][2].stop
+
+
+def _shared(d: int, order: int) -> int:
+    """How many neighbouring x_i share a product: a power of 2, as large as waste allows."""
+    count, packed = 1, features_of_degree(d, order)
+    while 2 * count <= d:
+        wide = [
+            min(2 * count, d - i) * features_of_degree(d - i, order - 1)
+            for i in range(0, d, 2 * count)
+        ]
+        if sum(wide) > (1 + MAX_WASTE) * packed:
+            break
+        count *= 2
+    return count
+
+
+@made_once
+def state_entries(d: int, w: int, polynomial: Polynomial):
+    """How the state (S) of a layout and the packed state (w, D) stand for each other.
+
+    Returns:
+        packed: (S) int64, the entry of the flattened (w, D) that each entry of the layout repeats.
+        factors: (S) float64, its coefficient times multiplicity; 0 for those never read.
+        inverse: (w * D) int64, the one entry of the layout that is read, for each packed one.
+    """
+    layout, factors = Layout(d, w, polynomial), query_factors(d, polynomial, True)
+    num_features, order, channels = len(factors), polynomial.order, torch.arange(w)
+    num_kept = layout.kept.stop - layout.kept.start
+    features = [torch.arange(num_kept).expand(w, -1).flatten()]
+    channel = [channels.repeat_interleave(num_kept)]
+    if layout.splits:
+        row = order_slices(d, polynomial)[order].start
+        for i in range(d):
+            own = features_of_degree(d - i, order - 1)
+            size = features_of_degree(d - i + i % layout.shared, order - 1)
+            place = torch.arange(size) - (size - own)
+            features.append(torch.where(place < 0, -1, place + row).expand(w, -1).flatten())
+            channel.append(channels.repeat_interleave(size))
+            row += own
+    feature, channel = torch.cat(features), torch.cat(channel)
+    is_read = feature >= 0
+    packed = channel * num_features + feature.clamp(min=0)
+    inverse = torch.empty(w * num_features, dtype=torch.int64)
+    inverse[packed[is_read]] = is_read.nonzero().squeeze(-1)
+    if num_features:
+        factors = factors[feature.clamp(min=0)] * is_read
+    return packed, factors, inverse
+
+
+class Tile:
+    """Buffers for `chunks` chunks of `rows` rows, and the products that fill them.
+
+    Args:
+        writes: whether keys and values come with the queries.
+        factors: (S), of `state_entries`.
+        new: makes an uninitialised tensor of the right dtype and device.
+    """
+
+    def __init__(self, layout, rows, chunks, size, writes, polynomial, scale, factors, new):
+        n, d, w = rows * chunks, layout.d, layout.w
+        self.layout, self.shape, self.writes, self.scale = layout, (rows, chunks), writes, scale
+        self.factors, self.polynomial = factors, polynomial
+        self.coefficients = _constants(polynomial, factors)
+        self.keys, self.queries = new(n, d, size), new(n, d, size)
+        self.features = Monomials(layout, n, size, new)
+        self.sides, self.answers = (new(n, layout.num_sides, size) for _ in range(2))
+        self.products = self.answers[:, w:]
+        self.values = self.sides[:, :w]
+        self.states, self.spare = new(rows, chunks, layout.state_size), new(rows, layout.state_size)
+        self.scores, self.weights = new(n, size, size), new(n, size, size)
+        self.written = self._blocks(self.sides, self.features, self.states)
+        self.asked = self._blocks(self.answers, self.features, self.states)
+
+    def advance(self, k, values, state):
+        """Write keys and values, and make `states`, those before each chunk, ready to be read.
+
+        Args:
+            k, values: (rows, chunks * C, d) and (rows, chunks * C, w).
+            state: (rows, S) before the tile, overwritten.
+
+        Returns:
+            (rows, S), the state after the tile.
+        """
+        if not self.writes:
+            torch.mul(state.unsqueeze(1).expand_as(self.states), self.factors, out=self.states)
+            return state
+        self._load(self.keys, k)
+        self._load(self.values, values)
+        self.features.build(self.keys)
+        self._spread(self.sides, self.keys)
+        for side, feature, written in self.written:
+            _product(side, feature.mT, out=written)
+        spare = self.spare
+        for written in self.states.unbind(1):
+            torch.add(state, written, out=spare)
+            torch.mul(state, self.factors, out=written)
+            state, spare = spare, state
+        return state.clone()
+
+    def read(self, q, sums):
+        """sums (rows, chunks * C, w) <- what queries read from states and keys of their chunk."""
+        self._load(self.queries, q)
+        self.queries.mul_(self.scale)
+        self.features.build(self.queries)
+        for answer, feature, state in self.asked:
+            _product(state, feature, out=answer)
+        out = self._gather(self.answers, self.queries)
+        if self.writes:
+            torch.bmm(self.keys.mT, self.queries, out=self.scores)
+            out.baddbmm_(self.values, self._weigh(self.coefficients))
+        self._store(sums, out)
+
+    def _load(self, buffer, tokens):
+        """buffer (n, width, C) <- tokens (rows, chunks * C, width)."""
+        buffer.unflatten(0, self.shape).copy_(tokens.unflatten(1, (self.shape[1], -1)).mT)
+
+    def _store(self, tokens, buffer):
+        """tokens (rows, chunks * C, width) <- buffer (n, width, C)."""
+        tokens.unflatten(1, (self.shape[1], -1)).copy_(buffer.unflatten(0, self.shape).mT)
+
+    def _blocks(self, sides, features, states):
+        """Views of each block: (n, a, C), (n, b, C) and (n, a, b)."""
+        views, states = [], states.flatten(0, 1)
+        for side, feature, entries in self.layout.blocks:
+            a, b = sides[:, side], features.buffer[:, feature]
+            views.append((a, b, states[:, entries].unflatten(1, (a.shape[1], b.shape[1]))))
+        return views
+
+    def _spread(self, sides, tokens):
+        """[v] -> [v, x_1 v, ..., x_d v] in place."""
+        if self.layout.splits:
+            v, xv = sides[:, : self.layout.w], self._top(sides)
+            torch.mul(tokens.unsqueeze(2), v.unsqueeze(1), out=xv)
+
+    def _gather(self, sides, tokens):
+        """[y, y_1, ..., y_d] -> y + x_1 y_1 + ... + x_d y_d in the place of y."""
+        y = sides[:, : self.layout.w]
+        if self.layout.splits:
+            products = self.products.unflatten(1, (self.layout.d, self.layout.w))
+            y.add_(torch.mul(self._top(sides), tokens.unsqueeze(2), out=products).sum(1))
+        return y
+
+    def _top(self, sides):
+        """(n, d, w, C): the sides that belong to the x_i."""
+        return sides[:, self.layout.w :].unflatten(1, (self.layout.d, self.layout.w))
+
+    def _weigh(self, coefficients):
+        """(n, C_k, C_q): the polynomial of each score, 0 where the key comes after the query."""
+        *lower, highest = coefficients
+        if not lower:
+            self.weights.fill_(highest)
+        for coefficient in reversed(lower):
+            highest = torch.addcmul(coefficient, self.scores, highest, out=self.weights)
+        return self.weights.triu_()
+
+
+class GradientTile(Tile):
+    """A tile with room for the gradients."""
+
+    def __init__(self, layout, rows, chunks, size, writes, polynomial, scale, factors, new):
+        super().__init__(layout, rows, chunks, size, writes, polynomial, scale, factors, new)
+        n = rows * chunks
+        self.slopes = _constants(polynomial.derivative(), factors)
+        self.query_features, self.grad_features = (Monomials(layout, n, size, new) for _ in "qg")
+        self.grad_sides = torch.empty_like(self.sides)
+        self.products = torch.empty_like(self.sides[:, layout.w :])
+        self.grad_out = self.grad_sides[:, : layout.w]
+        self.grad_keys, self.grad_values = torch.empty_like(self.keys), new(n, layout.w, size)
+        self.grad_states, self.grad_weights = map(torch.empty_like, (self.states, self.weights))
+        self.asked = self._blocks(self.answers, self.query_features, self.states)
+        grad_reads = (self.grad_sides, self.query_features, self.grad_states)
+        grad_writes = (self.answers, self.features, self.grad_states)
+        self.grad_reads, self.grad_writes = self._blocks(*grad_reads), self._blocks(*grad_writes)
+        self.grad_read_features = self._blocks(self.grad_sides, self.grad_features, self.states)
+        self.grad_write_features = self._blocks(self.sides, self.grad_features, self.grad_states)
+
+    def start(self):
+        for gradient in (self.grad_states, self.grad_keys, self.grad_values):
+            gradient.zero_()
+
+    def read_backward(self, q, grad_sums, grad_q):
+        """Add to the gradients of states, keys and values; grad_q <- that of the queries."""
+        self._load(self.queries, q)
+        self.queries.mul_(self.scale)
+        self._load(self.grad_out, grad_sums)
+        self.query_features.build(self.queries)
+        self._spread(self.grad_sides, self.queries)
+        for side, feature, grad_state in self.grad_reads:
+            _add_product(side, feature.mT, out=grad_state)
+        grad_queries = self._features_backward(self.query_features, self.grad_read_features)
+        if self.layout.splits:
+            for answer, feature, state in self.asked[1:]:
+                _product(state, feature, out=answer)
+            grad_queries.add_(self._dot(self.answers, self.grad_out))
+        if self.writes:
+            self._pairs_backward(grad_queries)
+        self._store(grad_q, grad_queries.mul_(self.scale))
+
+    def write_backward(self, grad_state, grad_k, grad_values):
+        """grad_k, grad_values <- the gradients of keys and values.
+
+        Args:
+            grad_state: (rows, S), gradient of the state after the tile.
+
+        Returns:
+            (rows, S), the gradient of the state before the tile.
+        """
+        self.grad_states.mul_(self.factors)
+        if not self.writes:
+            return grad_state + self.grad_states.sum(1)
+        for read in reversed(self.grad_states.unbind(1)):
+            later, grad_state = grad_state, grad_state + read
+            read.copy_(later)  # the gradient of the state after the chunk
+        for answer, feature, after in self.grad_writes:
+            _product(after, feature, out=answer)
+        self.grad_keys += self._features_backward(self.features, self.grad_write_features)
+        if self.layout.splits:
+            self.grad_keys += self._dot(self.answers, self.values)
+        self.grad_values += self._gather(self.answers, self.keys)
+        self._store(grad_k, self.grad_keys)
+        self._store(grad_values, self.grad_values)
+        return grad_state
+
+    def _features_backward(self, monomials, blocks):
+        """(n, d, C): from sides and states, through the features, to the tokens."""
+        self.grad_features.buffer.zero_()
+        for side, grad_feature, state in blocks:
+            _add_product(state.mT, side, out=grad_feature)
+        return monomials.backward(self.grad_features)
+
+    def _dot(self, sides, values):
+        """(n, d, C): <x_i's side, value> for each token."""
+        products = self.products.unflatten(1, (self.layout.d, self.layout.w))
+        return torch.mul(self._top(sides), values.unsqueeze(1), out=products).sum(2)
+
+    def _pairs_backward(self, grad_queries):
+        """Add what the pairs inside a chunk contribute."""
+        torch.bmm(self.keys.mT, self.queries, out=self.scores)
+        self.grad_values.baddbmm_(self.grad_out, self._weigh(self.coefficients).mT)
+        torch.bmm(self.values.mT, self.grad_out, out=self.grad_weights)
+        grad_scores = self._weigh(self.slopes).mul_(self.grad_weights)
+        grad_queries.baddbmm_(self.keys, grad_scores)
+        self.grad_keys.baddbmm_(self.queries, grad_scores.mT)
+
+
+class Monomials:
+    """The monomials that a layout makes of tokens (n, d, C), in one buffer (n, F, C).
+
+    A monomial of degree n is x_i times one of a suffix of degree n-1, as in `features`.
+    """
+
+    def __init__(self, layout: Layout, n: int, size: int, new):
+        d, starts = layout.d, layout.starts
+        self.buffer = new(n, layout.num_features, size)
+        self.buffer[:, starts[0]] = 1
+        self.tokens = self.buffer[:, starts[1] : starts[1] + d]
+        self.products = []  # (x_i, suffix, product), views of the buffer
+        for degree in range(2, len(starts)):
+            row, end = starts[degree], starts[degree - 1] + features_of_degree(d, degree - 1)
+            for i in range(d):
+                length = features_of_degree(d - i, degree - 1)
+                suffix, product = slice(end - length, end), slice(row, row + length)
+                views = (self.tokens[:, i : i + 1], self.buffer[:, suffix], self.buffer[:, product])
+                self.products.append(views)
+                row += length
+
+    def build(self, tokens):
+        self.tokens.copy_(tokens)
+        for x, suffix, product in self.products:
+            torch.mul(x, suffix, out=product)
+
+    def backward(self, gradients: "Monomials"):
+        """From gradients of the monomials, which are used up, to those of the tokens."""
+        pairs = list(zip(self.products, gradients.products, strict=True))
+        for (x, suffix, _), (grad_x, grad_suffix, grad_product) in reversed(pairs):
+            grad_suffix.addcmul_(x, grad_product)
+            grad_x.add_(grad_product.mul_(suffix).sum(1, keepdim=True))
+        return gradients.tokens
+
+
+def _product(a, b, out):
+    """out <- a @ b. Into strided memory torch multiplies matrix by matrix, which is slow."""
+    if out.is_contiguous():
+        torch.bmm(a, b, out=out)
+    else:
+        out.copy_(torch.bmm(a, b))
+
+
+def _add_product(a, b, out):
+    """out <- out + a @ b."""
+    if out.is_contiguous():
+        out.baddbmm_(a, b)
+    else:
+        out.add_(torch.bmm(a, b))
+
+
+def _constants(polynomial: Polynomial, like):
+    return [like.new_tensor(c) for c in polynomial.coefficients]
