@@ -171,10 +171,9 @@ def prepare(
 def attention_form(accumulate, name=None):
     """Make a public form of `accumulate(call, ...) -> (sums, log_unit, final_state)`.
 
-    Errors call it by `name`, by that of accumulate if there is none.
-
     sums is (..., G, T_q, e+1), numerators and denominators before the normalizer. The form takes
-    the arguments of `prepare` and those that accumulate has beside the call.
+    the arguments of `prepare` and those that accumulate has beside the call. Errors call it by
+    `name`, which is that of accumulate unless given.
 
     torch.compile traces a form without a graph break. A compiled form does not warn of signed
     weights, which sympy finds out, and an overflow in it is a RuntimeError, on CUDA one that ends
@@ -218,7 +217,7 @@ def _finish(call: Call, sums, log_unit, rows):
     visible = call.visible_keys().expand(*sums.shape[:-1], 1).reshape(*rows, 1)
     log_unit = log_unit.reshape(*rows, 1) if log_unit.dim() else log_unit
     sums = sums.reshape(*rows, sums.shape[-1])
-    numerator, denominator = sums[..., :-1], sums[..., -1:]
+    numerator, denominator = sums.split_with_sizes([sums.shape[-1] - 1, 1], dim=-1)
     if call.output_gate is not None and call.gate_position == "before":
         numerator = numerator * call.output_gate
     out = call.normalizer(numerator, denominator, visible, log_unit)

@@ -168,7 +168,9 @@ def _monomials(x: torch.Tensor, powers: tuple[int, ...]) -> torch.Tensor:
     """
     d, level, kept = x.shape[-1], torch.ones_like(x[..., :1]), []
     for n in range(max(powers, default=0) + 1):
-        if n > 0:
+        if n == 1:
+            level = x
+        elif n > 1:
             suffixes = [level[..., -features_of_degree(d - i, n - 1) :] for i in range(d)]
             level = torch.cat([x[..., i : i + 1] * s for i, s in enumerate(suffixes)], dim=-1)
         if n in powers:

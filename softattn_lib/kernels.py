@@ -6,7 +6,6 @@ recurrent network; without them (exp) there is only the parallel form.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -109,7 +108,7 @@ class PolynomialKernel(Kernel):
     def is_nonnegative(self) -> bool:
         return self.polynomial.is_nonnegative
 
-    @cached_property
+    @property
     def feature_set(self):
         return ("powers", self.polynomial.powers, "packed" if self.packed else "full")
 

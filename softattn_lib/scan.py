@@ -22,8 +22,8 @@ from .polynomials import Polynomial
 from .tiles import GradientTile, Layout, Tile, state_entries
 
 # How many numbers the buffers of a tile hold, if more than one chunk is in it. On a CPU buffers of
-# more than about 2 MB leave the cache, and products take twice as long; a GPU wants large launches.
-CPU_TILE = 2**19
+# more than a few MB leave the cache, and products take twice as long; a GPU wants large launches.
+CPU_TILE = 2**20
 GPU_TILE = 2**26
 
 
@@ -97,7 +97,7 @@ def _scan_backward(grad_sums, grad_final, q, k, values, kept, coefficients, scal
     for rows in plan.rows:
         for i, span in reversed(list(enumerate(plan.spans))):
             tile, keys = shop.tile(rows, span), (rows, span.keys)
-            tile.advance(k[keys], values[keys], kept[i, rows].clone())
+            tile.advance(k[keys], values[keys], kept[i, rows])
             tile.start()
             for g in range(q.shape[1] if span.reads else 0):
                 at = (rows, g, span.queries)

@@ -51,31 +51,26 @@ class Layout:
         num_kept = sum(features_of_degree(d, n) for n in kept)
         self.kept = slice(self.num_features - num_kept, self.num_features)
         self.blocks = [(slice(0, w), self.kept, slice(0, w * num_kept))]
-        if self.splits:
-            end = self.starts[order - 1] + features_of_degree(d, order - 1)
-            self.shared = _shared(d, order)
-            for i in range(0, d, self.shared):
-                count, size = min(self.shared, d - i), features_of_degree(d - i, order - 1)
-                first = self.blocks[-1][2].stop
-                self.blocks.append(
-                    (
-                        slice(w * (1 + i), w * (1 + i + count)),
-                        slice(end - size, end),
-                        slice(first, first + count * w * size),
-                    )
-                )
-        self.state_size = self.blocks[-1][2].stop
+        self.shared = _shared(d, order) if self.splits else 1
+        for i in range(0, d if self.splits else 0, self.shared):
+            size = features_of_degree(d - i, order - 1)
+            end, first = self.starts[order - 1] + sizes[degrees.index(order - 1)], self.state_size
+            sides = slice(w * (1 + i), w * (1 + i + self.shared))
+            entries = slice(first, first + w * self.shared * size)
+            self.blocks.append((sides, slice(end - size, end), entries))
+
+    @property
+    def state_size(self) -> int:
+        """S, how many entries a state has."""
+        return self.blocks[-1][2].stop
 
 
 def _shared(d: int, order: int) -> int:
-    """How many neighbouring x_i share a product: a power of 2, as large as waste allows."""
-    count, packed = 1, features_of_degree(d, order)
-    while 2 * count <= d:
-        wide = [
-            min(2 * count, d - i) * features_of_degree(d - i, order - 1)
-            for i in range(0, d, 2 * count)
-        ]
-        if sum(wide) > (1 + MAX_WASTE) * packed:
+    """How many neighbouring x_i share a product: a power of 2 that divides d and wastes little."""
+    count = 1
+    while d % (2 * count) == 0:
+        sizes = [features_of_degree(d - i, order - 1) for i in range(0, d, 2 * count)]
+        if 2 * count * sum(sizes) > (1 + MAX_WASTE) * features_of_degree(d, order):
             break
         count *= 2
     return count
@@ -124,54 +119,61 @@ class Tile:
     """
 
     def __init__(self, layout, rows, chunks, size, writes, polynomial, scale, factors, new):
-        n, d, w = rows * chunks, layout.d, layout.w
+        n, d, w, top = rows * chunks, layout.d, layout.w, layout.d if layout.splits else 0
         self.layout, self.shape, self.writes, self.scale = layout, (rows, chunks), writes, scale
-        self.factors, self.polynomial = factors, polynomial
         self.coefficients = _constants(polynomial, factors)
+        self.factors = [factors[entries] for _, _, entries in layout.blocks]
         self.keys, self.queries = new(n, d, size), new(n, d, size)
         self.features = Monomials(layout, n, size, new)
-        self.sides, self.answers = (new(n, layout.num_sides, size) for _ in range(2))
-        self.products = self.answers[:, w:]
+        self.sides = new(n, layout.num_sides, size)
         self.values = self.sides[:, :w]
-        self.states, self.spare = new(rows, chunks, layout.state_size), new(rows, layout.state_size)
+        # Answers lie block by block: torch multiplies fast into contiguous memory alone.
+        self.answer = new(n, w, size)
+        self.answers = new(top // layout.shared, n, layout.shared, w, size)
+        self.products = self.answers
+        self.states = self._new_states(new)
+        self.now, self.next = ([new(rows, len(f)) for f in self.factors] for _ in range(2))
         self.scores, self.weights = new(n, size, size), new(n, size, size)
-        self.written = self._blocks(self.sides, self.features, self.states)
-        self.asked = self._blocks(self.answers, self.features, self.states)
+        self.writing = self._blocks(self._split(self.sides), self.features, self.states)
+        self.reading = self._blocks(self._answers(), self.features, self.states)
 
     def advance(self, k, values, state):
         """Write keys and values, and make `states`, those before each chunk, ready to be read.
 
         Args:
             k, values: (rows, chunks * C, d) and (rows, chunks * C, w).
-            state: (rows, S) before the tile, overwritten.
+            state: (rows, S) before the tile.
 
         Returns:
             (rows, S), the state after the tile.
         """
-        if not self.writes:
-            torch.mul(state.unsqueeze(1).expand_as(self.states), self.factors, out=self.states)
-            return state
-        self._load(self.keys, k)
-        self._load(self.values, values)
-        self.features.build(self.keys)
-        self._spread(self.sides, self.keys)
-        for side, feature, written in self.written:
-            _product(side, feature.mT, out=written)
-        spare = self.spare
-        for written in self.states.unbind(1):
-            torch.add(state, written, out=spare)
-            torch.mul(state, self.factors, out=written)
-            state, spare = spare, state
-        return state.clone()
+        if self.writes:
+            self._load(self.keys, k)
+            self._load(self.values, values)
+            self.features.build(self.keys)
+            self._spread(self.sides, self.keys)
+            for side, feature, written in self.writing:
+                torch.bmm(side, feature.mT, out=written)
+        self._take(state)
+        for chunk in self._chunks(self.states):
+            for written, factor, now, after in zip(
+                chunk, self.factors, self.now, self.next, strict=True
+            ):
+                if self.writes:
+                    torch.add(now, written, out=after)
+                torch.mul(now, factor, out=written)
+            if self.writes:
+                self.now, self.next = self.next, self.now
+        return torch.cat(self.now, dim=1)
 
     def read(self, q, sums):
         """sums (rows, chunks * C, w) <- what queries read from states and keys of their chunk."""
         self._load(self.queries, q)
         self.queries.mul_(self.scale)
         self.features.build(self.queries)
-        for answer, feature, state in self.asked:
-            _product(state, feature, out=answer)
-        out = self._gather(self.answers, self.queries)
+        for answer, feature, state in self.reading:
+            torch.bmm(state, feature, out=answer)
+        out = self._gather(self.queries)
         if self.writes:
             torch.bmm(self.keys.mT, self.queries, out=self.scores)
             out.baddbmm_(self.values, self._weigh(self.coefficients))
@@ -185,31 +187,47 @@ class Tile:
         """tokens (rows, chunks * C, width) <- buffer (n, width, C)."""
         tokens.unflatten(1, (self.shape[1], -1)).copy_(buffer.unflatten(0, self.shape).mT)
 
+    def _new_states(self, new):
+        """One state for each chunk, block by block: (rows, chunks, entries of the block)."""
+        return [new(*self.shape, len(factor)) for factor in self.factors]
+
+    def _chunks(self, states):
+        """For each chunk its part (rows, entries) of each block."""
+        return list(zip(*(block.unbind(1) for block in states), strict=True))
+
+    def _take(self, state):
+        """now <- state (rows, S)."""
+        for now, (_, _, entries) in zip(self.now, self.layout.blocks, strict=True):
+            now.copy_(state[:, entries])
+
+    def _split(self, sides):
+        return [sides[:, side] for side, _, _ in self.layout.blocks]
+
+    def _answers(self):
+        return [self.answer, *self.answers.flatten(2, 3)]
+
     def _blocks(self, sides, features, states):
-        """Views of each block: (n, a, C), (n, b, C) and (n, a, b)."""
-        views, states = [], states.flatten(0, 1)
-        for side, feature, entries in self.layout.blocks:
-            a, b = sides[:, side], features.buffer[:, feature]
-            views.append((a, b, states[:, entries].unflatten(1, (a.shape[1], b.shape[1]))))
-        return views
+        """For each block its sides (n, a, C), features (n, b, C) and state (n, a, b)."""
+        rows = [features.buffer[:, rows] for _, rows, _ in self.layout.blocks]
+        sizes = [
+            (side.shape[1], feature.shape[1]) for side, feature in zip(sides, rows, strict=True)
+        ]
+        matrices = [x.flatten(0, 1).unflatten(1, s) for x, s in zip(states, sizes, strict=True)]
+        return list(zip(sides, rows, matrices, strict=True))
 
     def _spread(self, sides, tokens):
         """[v] -> [v, x_1 v, ..., x_d v] in place."""
         if self.layout.splits:
-            v, xv = sides[:, : self.layout.w], self._top(sides)
+            v, xv = sides[:, : self.layout.w], sides[:, self.layout.w :]
+            xv = xv.unflatten(1, (self.layout.d, self.layout.w))
             torch.mul(tokens.unsqueeze(2), v.unsqueeze(1), out=xv)
 
-    def _gather(self, sides, tokens):
-        """[y, y_1, ..., y_d] -> y + x_1 y_1 + ... + x_d y_d in the place of y."""
-        y = sides[:, : self.layout.w]
+    def _gather(self, tokens):
+        """The answers [y, y_1, ..., y_d] -> y + x_1 y_1 + ... + x_d y_d in the place of y."""
         if self.layout.splits:
-            products = self.products.unflatten(1, (self.layout.d, self.layout.w))
-            y.add_(torch.mul(self._top(sides), tokens.unsqueeze(2), out=products).sum(1))
-        return y
-
-    def _top(self, sides):
-        """(n, d, w, C): the sides that belong to the x_i."""
-        return sides[:, self.layout.w :].unflatten(1, (self.layout.d, self.layout.w))
+            x = tokens.unflatten(1, (-1, self.layout.shared)).transpose(0, 1).unsqueeze(3)
+            self.answer.add_(torch.mul(self.answers, x, out=self.products).sum(0).sum(1))
+        return self.answer
 
     def _weigh(self, coefficients):
         """(n, C_k, C_q): the polynomial of each score, 0 where the key comes after the query."""
@@ -226,23 +244,28 @@ class GradientTile(Tile):
 
     def __init__(self, layout, rows, chunks, size, writes, polynomial, scale, factors, new):
         super().__init__(layout, rows, chunks, size, writes, polynomial, scale, factors, new)
-        n = rows * chunks
+        n, split = rows * chunks, self._split
         self.slopes = _constants(polynomial.derivative(), factors)
         self.query_features, self.grad_features = (Monomials(layout, n, size, new) for _ in "qg")
         self.grad_sides = torch.empty_like(self.sides)
-        self.products = torch.empty_like(self.sides[:, layout.w :])
         self.grad_out = self.grad_sides[:, : layout.w]
+        self.products = torch.empty_like(self.answers)
         self.grad_keys, self.grad_values = torch.empty_like(self.keys), new(n, layout.w, size)
-        self.grad_states, self.grad_weights = map(torch.empty_like, (self.states, self.weights))
-        self.asked = self._blocks(self.answers, self.query_features, self.states)
-        grad_reads = (self.grad_sides, self.query_features, self.grad_states)
-        grad_writes = (self.answers, self.features, self.grad_states)
-        self.grad_reads, self.grad_writes = self._blocks(*grad_reads), self._blocks(*grad_writes)
-        self.grad_read_features = self._blocks(self.grad_sides, self.grad_features, self.states)
-        self.grad_write_features = self._blocks(self.sides, self.grad_features, self.grad_states)
+        self.grad_states, self.grad_weights = self._new_states(new), torch.empty_like(self.weights)
+        self.reading = self._blocks(self._answers(), self.query_features, self.states)
+        self.grad_reading = self._blocks(
+            split(self.grad_sides), self.query_features, self.grad_states
+        )
+        self.grad_writing = self._blocks(self._answers(), self.features, self.grad_states)
+        self.grad_features_read = self._blocks(
+            split(self.grad_sides), self.grad_features, self.states
+        )
+        self.grad_features_written = self._blocks(
+            split(self.sides), self.grad_features, self.grad_states
+        )
 
     def start(self):
-        for gradient in (self.grad_states, self.grad_keys, self.grad_values):
+        for gradient in (*self.grad_states, self.grad_keys, self.grad_values):
             gradient.zero_()
 
     def read_backward(self, q, grad_sums, grad_q):
@@ -252,13 +275,13 @@ class GradientTile(Tile):
         self._load(self.grad_out, grad_sums)
         self.query_features.build(self.queries)
         self._spread(self.grad_sides, self.queries)
-        for side, feature, grad_state in self.grad_reads:
-            _add_product(side, feature.mT, out=grad_state)
-        grad_queries = self._features_backward(self.query_features, self.grad_read_features)
+        for side, feature, grad_state in self.grad_reading:
+            grad_state.baddbmm_(side, feature.mT)
+        grad_queries = self._features_backward(self.query_features, self.grad_features_read)
         if self.layout.splits:
-            for answer, feature, state in self.asked[1:]:
-                _product(state, feature, out=answer)
-            grad_queries.add_(self._dot(self.answers, self.grad_out))
+            for answer, feature, state in self.reading[1:]:
+                torch.bmm(state, feature, out=answer)
+            grad_queries.add_(self._dot(self.grad_out))
         if self.writes:
             self._pairs_backward(grad_queries)
         self._store(grad_q, grad_queries.mul_(self.scale))
@@ -272,33 +295,37 @@ class GradientTile(Tile):
         Returns:
             (rows, S), the gradient of the state before the tile.
         """
-        self.grad_states.mul_(self.factors)
-        if not self.writes:
-            return grad_state + self.grad_states.sum(1)
-        for read in reversed(self.grad_states.unbind(1)):
-            later, grad_state = grad_state, grad_state + read
-            read.copy_(later)  # the gradient of the state after the chunk
-        for answer, feature, after in self.grad_writes:
-            _product(after, feature, out=answer)
-        self.grad_keys += self._features_backward(self.features, self.grad_write_features)
-        if self.layout.splits:
-            self.grad_keys += self._dot(self.answers, self.values)
-        self.grad_values += self._gather(self.answers, self.keys)
-        self._store(grad_k, self.grad_keys)
-        self._store(grad_values, self.grad_values)
-        return grad_state
+        self._take(grad_state)
+        for chunk in reversed(self._chunks(self.grad_states)):
+            for read, factor, now in zip(chunk, self.factors, self.now, strict=True):
+                before = torch.addcmul(now, read, factor)
+                read.copy_(now)  # leave the gradient of the state after the chunk
+                now.copy_(before)
+        if self.writes:
+            for answer, feature, after in self.grad_writing:
+                torch.bmm(after, feature, out=answer)
+            self.grad_keys += self._features_backward(self.features, self.grad_features_written)
+            if self.layout.splits:
+                self.grad_keys += self._dot(self.values)
+            self.grad_values += self._gather(self.keys)
+            self._store(grad_k, self.grad_keys)
+            self._store(grad_values, self.grad_values)
+        return torch.cat(self.now, dim=1)
 
     def _features_backward(self, monomials, blocks):
         """(n, d, C): from sides and states, through the features, to the tokens."""
         self.grad_features.buffer.zero_()
         for side, grad_feature, state in blocks:
-            _add_product(state.mT, side, out=grad_feature)
+            if grad_feature.is_contiguous():
+                grad_feature.baddbmm_(state.mT, side)
+            else:
+                grad_feature.add_(torch.bmm(state.mT, side))
         return monomials.backward(self.grad_features)
 
-    def _dot(self, sides, values):
-        """(n, d, C): <x_i's side, value> for each token."""
-        products = self.products.unflatten(1, (self.layout.d, self.layout.w))
-        return torch.mul(self._top(sides), values.unsqueeze(1), out=products).sum(2)
+    def _dot(self, values):
+        """(n, d, C): <x_i's answer, value> for each token."""
+        dots = torch.mul(self.answers, values.unsqueeze(1), out=self.products).sum(3)
+        return dots.transpose(0, 1).flatten(1, 2)
 
     def _pairs_backward(self, grad_queries):
         """Add what the pairs inside a chunk contribute."""
@@ -343,22 +370,6 @@ class Monomials:
             grad_suffix.addcmul_(x, grad_product)
             grad_x.add_(grad_product.mul_(suffix).sum(1, keepdim=True))
         return gradients.tokens
-
-
-def _product(a, b, out):
-    """out <- a @ b. Into strided memory torch multiplies matrix by matrix, which is slow."""
-    if out.is_contiguous():
-        torch.bmm(a, b, out=out)
-    else:
-        out.copy_(torch.bmm(a, b))
-
-
-def _add_product(a, b, out):
-    """out <- out + a @ b."""
-    if out.is_contiguous():
-        out.baddbmm_(a, b)
-    else:
-        out.add_(torch.bmm(a, b))
 
 
 def _constants(polynomial: Polynomial, like):
