@@ -18,13 +18,14 @@ from softattn_lib import (
     recurrent_attention,
     taylor,
 )
+from softattn_lib.chunked import default_chunk_size
 
 from . import crossover
 from .cumulative import cumulative_attention
 from .memory import peak_bytes
 from .timing import interleaved
 
-CHUNK = 128
+CHUNK = default_chunk_size(num_features(16, 2))
 CHUNK_BUFFERS = 64  # the constant number of buffers that a training step may take
 PIECE = 65_536  # tokens of a stream that are handed on at once
 
@@ -267,10 +268,10 @@ def sdpa(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def gradients(attend, q, k, v):
+def gradients(attend, q, k, v, grad_out):
     """The output and the gradients of q, k, v: what a training step leaves."""
     out = attend(q, k, v)
-    return out, *torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+    return out, *torch.autograd.grad(out, (q, k, v), grad_out)
 
 
 # The measurements
@@ -283,8 +284,10 @@ def forward(heads, d, order, length, seconds) -> Measurement:
 
 def training(heads, d, order, length, seconds) -> Measurement:
     qkv = random_inputs(heads, length, d, requires_grad=True)
-    attend = functools.partial(ours, order=order)
-    return faster(lambda: gradients(attend, *qkv), lambda: gradients(sdpa, *qkv), seconds)
+    attend, grad_out = functools.partial(ours, order=order), torch.ones(1, heads, length, d)
+    return faster(
+        lambda: gradients(attend, *qkv, grad_out), lambda: gradients(sdpa, *qkv, grad_out), seconds
+    )
 
 
 def share(heads, d, order, length, side, seconds) -> Measurement:
@@ -298,8 +301,8 @@ def share(heads, d, order, length, side, seconds) -> Measurement:
 @functools.lru_cache
 def training_memory(length) -> int:
     """Bytes of a training step beyond inputs, output and gradients; 8 heads, d = 16, order 2."""
-    qkv = random_inputs(8, length, 16, requires_grad=True)
-    return peak_bytes(lambda: gradients(functools.partial(ours, order=2), *qkv))
+    qkv, grad_out = random_inputs(8, length, 16, requires_grad=True), torch.ones(1, 8, length, 16)
+    return peak_bytes(lambda: gradients(functools.partial(ours, order=2), *qkv, grad_out))
 
 
 def growth(shorter, longer) -> float:
@@ -378,8 +381,9 @@ def long_stream(length, d=4, queries=64) -> float:
         size = min(PIECE, length - start)
         q, k, v = torch.randn(3, size, d, generator=generator)
         qkv = (q[-queries:], k, v + 1)
-        out, single = recurrent_attention(*qkv, kernel=kernel, initial_state=single)
-        qkv = (x.double() for x in qkv)
-        exact_out, exact = chunked_attention(*qkv, kernel=kernel, initial_state=exact)
+        with torch.inference_mode():
+            out, single = recurrent_attention(*qkv, kernel=kernel, initial_state=single)
+            qkv = (x.double() for x in qkv)
+            exact_out, exact = chunked_attention(*qkv, kernel=kernel, initial_state=exact)
     pairs = [(out, exact_out), (single.sums, exact.sums)]
     return max(float((a - b).norm() / b.norm()) for a, b in pairs)

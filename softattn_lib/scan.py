@@ -124,12 +124,16 @@ def _(grad_sums, grad_final, q, k, values, kept, coefficients, scale, size, is_c
 def _save(ctx, inputs, output):
     q, k, values, _, *ctx.settings, _ = inputs
     ctx.save_for_backward(q, k, values, output[-1])
+    ctx.shapes = [x.shape for x in output[:2]]
+    ctx.set_materialize_grads(False)  # no zeros for the states that were kept
 
 
 def _backward(ctx, grad_sums, grad_final, _):
-    grads = torch.ops.softattn.scan_backward(
-        grad_sums, grad_final, *ctx.saved_tensors, *ctx.settings
-    )
+    grads = [
+        ctx.saved_tensors[0].new_zeros(shape) if grad is None else grad
+        for grad, shape in zip((grad_sums, grad_final), ctx.shapes, strict=True)
+    ]
+    grads = torch.ops.softattn.scan_backward(*grads, *ctx.saved_tensors, *ctx.settings)
     return (*grads, *[None] * 5)
 
 

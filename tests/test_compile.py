@@ -7,6 +7,7 @@ import torch
 
 from softattn_lib import (
     PolynomialKernel,
+    attention,
     attention_step,
     chunked_attention,
     init_state,
@@ -17,10 +18,8 @@ from softattn_lib import (
 )
 from tests.reference import FORMS, gates, inputs
 
-KERNEL = PolynomialKernel(taylor(2))
+KERNEL = taylor(2)
 FULL = PolynomialKernel(taylor(2), packed=False)
-# Before Python 3.12 a cached property takes a lock, which cannot be traced: it is filled first.
-_ = KERNEL.feature_set, FULL.feature_set
 
 # It traces into our caches of constant factors and says so.
 pytestmark = pytest.mark.filterwarnings("ignore:Dynamo detected a call to a .functools.lru_cache")
@@ -32,6 +31,8 @@ CALLS = {
     "not causal": lambda *qkv: recurrent_attention(*qkv, kernel="relu", is_causal=False)[0],
     "norm": lambda *qkv: parallel_attention(*qkv, kernel=KERNEL, normalizer="layer")[0],
     "softmax": softmax_attention,
+    "entry point": lambda *qkv: attention(*qkv, kernel=KERNEL)[0],
+    "entry point, exp": lambda *qkv: attention(*qkv, kernel="exp")[0],
 }
 
 
