@@ -19,19 +19,19 @@ from .chunked import default_chunk_size
 from .features import num_features
 
 # Measured in float32 with one thread of an AMD EPYC (Milan, 2.45 GHz), torch 2.13.
-MATMUL_RATE = 45e9  # flops a second of large products: of states, and of all pairs
-PAIR_MATMUL_RATE = 12e9  # of the small products inside a chunk
-FEATURE_SECONDS = 1.0e-9  # to make one feature of one token in cache
-SCORE_SECONDS = 0.4e-9  # a power of one score, inside a chunk
+MATMUL_RATE = 60e9  # flops a second of large products: of states, and of all pairs
+PAIR_MATMUL_RATE = 20e9  # of the small products inside a chunk
+FEATURE_SECONDS = 0.35e-9  # to make one feature of one token in cache
+SCORE_SECONDS = 0.25e-9  # a power of one score, inside a chunk
 PARALLEL_PAIR_SECONDS = 10e-9  # mask, weigh and sum one pair, with T x T matrices in memory
-SOFTMAX_PAIR_SECONDS = 1.1e-9  # of scaled_dot_product_attention, one pair ...
-SOFTMAX_FLOP_SECONDS = 0.0125e-9  # ... and each of the 2 d + 2 e flops in it
+SOFTMAX_PAIR_SECONDS = 1.0e-9  # of scaled_dot_product_attention, one pair ...
+SOFTMAX_FLOP_SECONDS = 0.0103e-9  # ... and each of the 2 d + 2 e flops in it
 SOFTMAX_BLOCK = 512  # it skips the future by blocks of keys
 CALL_SECONDS = 700e-6  # checks, normalizer
 SOFTMAX_CALL_SECONDS = 20e-6
 PARALLEL_SECONDS = 100e-6  # mask and sum of the parallel form, beside its pairs
 STEP_SECONDS = 60e-6  # a token of the recurrent form
-TOKEN_SECONDS = 0.4e-6  # to bring one query to the chunked form and its sums to the output
+TOKEN_SECONDS = 0.2e-6  # to bring one query to the chunked form and its sums to the output
 TILE_SECONDS = 300e-6  # a tile of the chunked form, beside its arithmetic
 STATE_SECONDS = 4e-9  # to make one number of a new state, which does not fit the cache
 TILE_FEATURES = 2**19  # features in a tile of the chunked form, if it has more than one chunk

@@ -1,25 +1,23 @@
 """The fast path of the chunked form: a polynomial of the score, packed, without decay.
 
-It computes what `chunked_attention` says, in an order that suits the machine:
+It computes what `chunked_attention` says, cut into tiles: as many chunks of as many sequences as
+keep the buffers of tiles.py in the cache. A sequence goes through its tiles in order, and hands a
+state from one to the next. For the backward pass the state before each tile is kept and everything
+else is made again, from the last tile to the first: features exist for one tile at a time.
 
-* Features lie with the tokens last, (rows, D, C) for C tokens of a chunk. A monomial of all tokens
-  is then one product of two contiguous slices of the same buffer, and writing a state,
-  values (e+1, C) @ features (C, D), and reading it, state (e+1, D) @ features (D, C), are wide.
-* Chunks are taken in tiles, as many at once as keep one buffer of features in the cache.
-* Only the state before each tile is kept for the backward pass; everything else is made again.
-  Memory grows by one state per tile, and features exist for one tile at a time.
+Here batch and heads are one axis B (G query heads share a key head), w = e + 1, and states are
+transposed:
 
-Inside, batch and heads are one axis B (G query heads share a key head), and states are transposed:
-
-    q (B, G, T_q, d)    k (B, T_k, d)    values (B, T_k, e+1)    state (B, e+1, D)
+    q (B, G, T_q, d)    k (B, T_k, d)    values (B, T_k, w)    state (B, w, D)
 """
 
 from dataclasses import dataclass
 
 import torch
 
+from .features import query_factors
 from .polynomials import Polynomial
-from .tiles import GradientTile, Layout, Tile, state_entries
+from .tiles import GradientTile, Layout, Tile, block_features
 
 # How many numbers the buffers of a tile hold, if more than one chunk is in it. On a CPU buffers of
 # more than a few MB leave the cache, and products take twice as long; a GPU wants large launches.
@@ -208,14 +206,15 @@ class _Plan:
 
 
 class _Workshop:
-    """The tiles of a plan, made when needed, and the states of its layout."""
+    """The tiles of a plan, made when needed, and the states in its layout, S numbers each."""
 
     def __init__(self, plan: _Plan, like, kind):
         self._plan, self._kind, self._tiles, self._new = plan, kind, {}, like.new_empty
-        layout = plan.layout
-        entries = state_entries(layout.d, layout.w, plan.polynomial)
-        self._packed, factors, self._inverse = (x.to(like.device) for x in entries)
-        self._factors = factors.to(like.dtype)
+        d, w = plan.layout.d, plan.layout.w
+        self._features = [f.to(like.device) for f in block_features(d, plan.polynomial)]
+        self._is_read = [f >= 0 for f in self._features]
+        factors = query_factors(d, plan.polynomial, True).to(like)
+        self._factors = self.unpack(factors.expand(1, w, -1)).squeeze(0)
 
     def tile(self, rows: slice, span: _Span):
         sizes = (rows.stop - rows.start, span.chunks, span.size, span.writes)
@@ -228,8 +227,19 @@ class _Workshop:
 
     def unpack(self, state):
         """(B, w, D) -> (B, S); 0 where the layout repeats an entry that it never reads."""
-        return state.flatten(1)[:, self._packed] * (self._factors != 0)
+        blocks = [
+            (state[:, :, feature.clamp(min=0)] * is_read).transpose(1, 2).flatten(1)
+            for feature, is_read in zip(self._features, self._is_read, strict=True)
+        ]
+        return torch.cat(blocks, dim=1)
 
     def pack(self, state, shape):
         """(B, S) -> (B, w, D)."""
-        return state[:, self._inverse].reshape(shape)
+        packed = state.new_empty(shape)
+        for (_, _, entries), feature, is_read in zip(
+            self._plan.layout.blocks, self._features, self._is_read, strict=True
+        ):
+            count, b = feature.shape
+            block = state[:, entries].unflatten(1, (count, shape[1], b)).transpose(1, 2)
+            packed[:, :, feature[is_read]] = block[:, :, is_read]
+        return packed

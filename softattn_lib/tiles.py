@@ -20,7 +20,7 @@ import itertools
 
 import torch
 
-from .features import features_of_degree, made_once, order_slices, query_factors
+from .features import features_of_degree, made_once, order_slices
 from .polynomials import Polynomial
 
 MAX_WASTE = 0.12  # how much of the highest degree may be written and never read
@@ -77,36 +77,25 @@ def _shared(d: int, order: int) -> int:
 
 
 @made_once
-def state_entries(d: int, w: int, polynomial: Polynomial):
-    """How the state (S) of a layout and the packed state (w, D) stand for each other.
+def block_features(d: int, polynomial: Polynomial) -> list[torch.Tensor]:
+    """Which packed feature each entry of a state is, for any width of the values.
 
     Returns:
-        packed: (S) int64, the entry of the flattened (w, D) that each entry of the layout repeats.
-        factors: (S) float64, its coefficient times multiplicity; 0 for those never read.
-        inverse: (w * D) int64, the one entry of the layout that is read, for each packed one.
+        One (count, b) int64 for each block of a layout: the entries of a block are (count, w, b).
+        -1 for what the block repeats and is never read.
     """
-    layout, factors = Layout(d, w, polynomial), query_factors(d, polynomial, True)
-    num_features, order, channels = len(factors), polynomial.order, torch.arange(w)
-    num_kept = layout.kept.stop - layout.kept.start
-    features = [torch.arange(num_kept).expand(w, -1).flatten()]
-    channel = [channels.repeat_interleave(num_kept)]
-    if layout.splits:
-        row = order_slices(d, polynomial)[order].start
-        for i in range(d):
+    layout, order = Layout(d, 1, polynomial), polynomial.order
+    features = [torch.arange(layout.kept.stop - layout.kept.start).unsqueeze(0)]
+    row = order_slices(d, polynomial)[order].start if layout.splits else 0
+    for first in range(0, d if layout.splits else 0, layout.shared):
+        size, block = features_of_degree(d - first, order - 1), []
+        for i in range(first, first + layout.shared):
             own = features_of_degree(d - i, order - 1)
-            size = features_of_degree(d - i + i % layout.shared, order - 1)
             place = torch.arange(size) - (size - own)
-            features.append(torch.where(place < 0, -1, place + row).expand(w, -1).flatten())
-            channel.append(channels.repeat_interleave(size))
+            block.append(torch.where(place < 0, -1, place + row))
             row += own
-    feature, channel = torch.cat(features), torch.cat(channel)
-    is_read = feature >= 0
-    packed = channel * num_features + feature.clamp(min=0)
-    inverse = torch.empty(w * num_features, dtype=torch.int64)
-    inverse[packed[is_read]] = is_read.nonzero().squeeze(-1)
-    if num_features:
-        factors = factors[feature.clamp(min=0)] * is_read
-    return packed, factors, inverse
+        features.append(torch.stack(block))
+    return features
 
 
 class Tile:
@@ -114,7 +103,7 @@ class Tile:
 
     Args:
         writes: whether keys and values come with the queries.
-        factors: (S), of `state_entries`.
+        factors: (S), coefficient times multiplicity of each entry; 0 for those never read.
         new: makes an uninitialised tensor of the right dtype and device.
     """
 

@@ -106,8 +106,9 @@ def test_memory_inside_a_custom_function_counts():
 
 
 def test_the_bound_on_memory_counts_states_and_buffers():
-    # D = 3: 5 states of 3 x 2 numbers and 64 buffers of 128 x 3 numbers, for 7 heads
-    assert targets.memory_bound(7, 1, 2, 5 * 128) == 4 * 7 * (5 * 3 * 2 + 64 * 128 * 3)
+    # D = 3: 5 states of 3 x 2 numbers and 64 buffers of chunk x 3 numbers, for 7 heads
+    chunk = targets.CHUNK
+    assert targets.memory_bound(7, 1, 2, 5 * chunk) == 4 * 7 * (5 * 3 * 2 + 64 * chunk * 3)
 
 
 # The rival that materialises every state

@@ -107,7 +107,7 @@ def other_heads(q, k, v, **options):
 
 
 call_prepare, call_piece, state_with = call.prepare, call.Call.piece, call.Call.state_with
-tile_advance, entries = tiles.Tile.advance, tiles.state_entries
+tile_advance = tiles.Tile.advance
 read_past, decay_to_end = parallel._read_past, parallel._decay_to_end
 multiplicities, query_factors = features._multiplicities, features.query_factors
 polynomial_query = kernels.PolynomialKernel.query_features
@@ -196,8 +196,8 @@ MUTATIONS = {
     "the scan leaves coefficients and multiplicities out": (
         forms,
         scan,
-        "state_entries",
-        lambda *args: [torch.ones_like(x) if i == 1 else x for i, x in enumerate(entries(*args))],
+        "query_factors",
+        lambda *args: torch.ones_like(query_factors(*args)),
     ),
     "the state forgets how many keys were visible": (
         pieces,

@@ -5,6 +5,7 @@ import torch
 
 from softattn_lib import (
     Polynomial,
+    PolynomialKernel,
     chunked_attention,
     parallel_attention,
     recurrent_attention,
@@ -71,16 +72,14 @@ def test_products_that_neighbouring_factors_share(d, order, shared):
         torch.testing.assert_close(ours, reference, rtol=1e-11, atol=1e-11)
 
 
-def test_a_packed_state_and_that_of_a_layout_stand_for_each_other():
-    for d, polynomial in (
-        (16, taylor(3)),
-        (5, taylor(2)),
-        (4, power(4)),
-        (3, Polynomial((0, 1, 0, 2.0))),
-    ):
-        packed, factors, inverse = tiles.state_entries(d, 3, polynomial)
-        assert torch.equal(packed[inverse], torch.arange(len(inverse)))
-        assert int((factors != 0).sum()) == len(inverse)
+@pytest.mark.parametrize("d", [3, 12, 16])
+@pytest.mark.parametrize("polynomial", POLYNOMIALS)
+def test_the_blocks_of_a_layout_read_every_feature_once(polynomial, d):
+    polynomial = POLYNOMIALS[polynomial]
+    features = torch.cat([block.flatten() for block in tiles.block_features(d, polynomial)])
+    read = features[features >= 0]
+    assert torch.equal(read.sort().values, torch.arange(len(read)))
+    assert len(read) == PolynomialKernel(polynomial).num_features(d)
 
 
 @pytest.mark.parametrize("tile", [1, 2000])
