@@ -97,7 +97,9 @@ def softmax_attention(q, k, v, *, scale=None, is_causal=True, enable_gqa=False, 
     key_mask = expand("key_mask", key_mask, k.shape[:-1], torch.bool)
     same_mask_as_sdpa = not is_causal or q.shape[-2] == k.shape[-2]
     if key_mask is None and same_mask_as_sdpa and k.shape[-2] > 0:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, **options)
+        four = map(_with_four_axes, (q, k, v))
+        out = F.scaled_dot_product_attention(*four, is_causal=is_causal, **options)
+        return out.reshape(*q.shape[:-1], v.shape[-1])
     if key_mask is not None:  # a weight of 0 does not hide a NaN
         k, v = (x.masked_fill(~key_mask.unsqueeze(-1), 0) for x in (k, v))
         if enable_gqa:
@@ -107,6 +109,12 @@ def softmax_attention(q, k, v, *, scale=None, is_causal=True, enable_gqa=False, 
     sees_nothing = hidden.all(-1, keepdim=True)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden | sees_nothing, **options)
     return out.masked_fill(sees_nothing, 0)
+
+
+def _with_four_axes(x):
+    """(..., H, T, width) -> (B, H, T, width): torch is ten times slower on three axes or five."""
+    heads = x.shape[-3] if x.dim() > 2 else 1
+    return x.reshape(x.shape[:-3].numel(), heads, *x.shape[-2:])
 
 
 def accumulate_parallel(call: Call):
