@@ -79,7 +79,6 @@ class Row:
         goal: what the ratio has to be.
         measure: seconds to spend -> Measurement.
         threads: the numbers of threads that the row is measured with.
-        on_request: whether it takes minutes, and is measured only where it is named.
     """
 
     name: str
@@ -89,7 +88,6 @@ class Row:
     goal: Goal
     measure: Callable[[float], Measurement]
     threads: tuple[int, ...] = (1, 2)
-    on_request: bool = False
 
     def run(self, seconds: float) -> Result:
         """Measure; what goes wrong is told in the verdict, and the other rows go on."""
@@ -234,7 +232,6 @@ def rows(shorter: int = 1) -> list[Row]:
             Goal("at most", 1),
             lambda _: bounded(long_stream(tokens(10_000_000)), 1e-4),
             threads=(1,),
-            on_request=True,
         ),
     ]
 
