@@ -3,6 +3,7 @@
 from . import (
     ablation_explorer,
     approximation_error,
+    crossover,
     live_training,
     loss_curves,
     order_explorer,
@@ -16,6 +17,7 @@ __all__ = [
     "Explorer",
     "ablation_explorer",
     "approximation_error",
+    "crossover",
     "live_training",
     "loss_curves",
     "order_explorer",
