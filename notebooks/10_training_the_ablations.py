@@ -431,4 +431,4 @@ for name in ("gate", "gate_without_1_over_t", "1_over_t", "no_denominator"):
 # - Odd orders fail with the plain denominator. Give order 3 a norm instead: make an `AttentionVariant` with the kernel of `taylor_3` and the normalizer of `l2`, and hand it to `softattn_lib.tasks.training.train`. [Your own kernel](your_own_kernel.md) shows how. Does it get below 2.27? (15 minutes, medium)
 # - Give the gate a fair chance: three learning rates for `gate` and for `softmax`, `softattn train --variant gate --preset mini --set learning_rate=0.001` and so on. Does the distance between them stay? (15 minutes, medium)
 #
-# Previous: [09 Expressiveness](09_expressiveness.ipynb). Back to the [start](00_start_here.ipynb).
+# Previous: [09 Expressiveness](09_expressiveness.ipynb). Next: [11 What it costs](11_what_it_costs.ipynb).
