@@ -142,6 +142,9 @@ figures.lines_figure(
     "rough idea of the height.",
 ).update_xaxes(tickvals=lengths).update_yaxes(dtick="D2")
 
+# %% [markdown]
+# (Has the measured curve a kink? Ours has. There the buffers of a call outgrow what the allocator keeps at hand, so that every call asks the system for fresh memory; the model knows nothing of that.) What the model says of longer texts, and what `attention` makes of it:
+
 # %%
 long = [plan_for(T, heads=4) for T in (2**18, 2**19)]
 softmax_growth = long[1].softmax.seconds / long[0].softmax.seconds
