@@ -17,12 +17,13 @@ from .cost import (
     softmax_cost,
     workload_crossover,
 )
-from .features import MAX_FEATURES
+from .features import MAX_FEATURES, check_size
 from .kernels import ExpKernel, PolynomialKernel, as_kernel
 from .normalizers import SumNormalizer, as_normalizer
 from .numerics import state_dtype
 from .parallel import parallel_attention, softmax_attention
 from .recurrent import recurrent_attention
+from .state import require_features
 from .varlen import attend_by_length, buckets, check_edges
 
 FORMS = {
@@ -114,6 +115,7 @@ def attention(q, k, v, *, kernel, form="auto", chunk_size=None, cu_seqlens=None,
         (True, torch.Size([2, 15, 5]), torch.Size([2, 2, 15, 5]))
     """
     kernel = as_kernel(kernel)
+    check_tensors(q, k, v)
     _check_options("attention", form, chunk_size, options)
     edges = None if cu_seqlens is None else check_edges(cu_seqlens, q.shape[-2], k.shape[-2])
     if form == "auto":
@@ -148,10 +150,14 @@ def explain(q, k, v, *, kernel, form="auto", chunk_size=None, cu_seqlens=None, *
         ('chunked', 83232)
     """
     kernel = as_kernel(kernel)
+    check_tensors(q, k, v)
     _check_options("explain", form, chunk_size, options)
     edges = None if cu_seqlens is None else check_edges(cu_seqlens, q.shape[-2], k.shape[-2])
     works = _workloads(q, k, v, kernel, edges, **options)
     costs = _costs(works, kernel, chunk_size, options)
+    if form not in ("auto", *costs):
+        require_features(kernel, f'form="{form}"')
+        check_size(works[0].num_features, f"kernel {kernel!r} with d={works[0].d}")
     chosen, reason = form, f'form="{form}" was asked for'
     if form == "auto":
         chosen, reason = _cheapest(costs), _reason(kernel, costs, options)
@@ -185,7 +191,6 @@ def _is_softmax(kernel, options) -> bool:
 
 def _workloads(q, k, v, kernel, edges, *, is_causal=True, enable_gqa=False, **options):
     """The sizes of the call, or with `edges` those of one call for each bucket of sequences."""
-    check_tensors(q, k, v)
     *lead, groups = check_shapes(q, k, v, enable_gqa, is_causal)
     d = k.shape[-1]
     work = Workload(

@@ -18,7 +18,8 @@ def chunked_attention(call: Call, *, chunk_size=None):
     those of `parallel_attention`, and so are the numbers.
 
     A polynomial of the score takes the fast path of scan.py, unless it is unpacked or decays: there
-    a training step keeps few states and no features, and second-order gradients are refused.
+    a training step keeps few states and no features; second-order gradients and forward-mode
+    derivatives are refused.
 
     Args:
         chunk_size: tokens per chunk, >= 1; None means `default_chunk_size` of the kernel.
@@ -72,7 +73,8 @@ def _by_scan(call: Call, size: int):
     flat = [x.reshape(batch, *x.shape[call.k.dim() - 2 :]) for x in tensors]
     sums, final = scan(*flat, kernel.polynomial, call.scale, size, call.is_causal)
     sums = sums.reshape(*call.q.shape[:-1], sums.shape[-1])
-    state = call.state_with(final.mT.reshape(past.shape)) if call.return_state else None
+    final = final.mT.reshape(past.shape).contiguous()
+    state = call.state_with(final) if call.return_state else None
     return sums, sums.new_zeros(()), state
 
 

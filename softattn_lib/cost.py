@@ -223,13 +223,16 @@ def crossover(d: int, order: int, e: int | None = None, *, heads: int = 8) -> in
         T, or None if it lies above 2**40.
 
     Raises:
-        ValueError: if d < 1 or order < 0.
+        ValueError: if d, e or heads is not an integer >= 1, or order not one >= 0.
 
     Example:
         >>> crossover(16, 2) < crossover(16, 3) < crossover(32, 3)
         True
     """
     e = d if e is None else e
+    for name, value in (("d", d), ("e", e), ("heads", heads)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
     return workload_crossover(Workload(heads, 1, 1, 1, d, e, num_features(d, order), order))
 
 

@@ -5,6 +5,7 @@ its arguments once, writes into buffers that it made at the start, and keeps its
 levels, so that they stay right for millions of tokens (see `settle`).
 """
 
+from functools import partial
 from itertools import combinations_with_replacement
 
 import torch
@@ -72,6 +73,20 @@ class Decoder:
         device=None,
         initial_state=None,
     ):
+        for name, size in (("d", d), ("e", e)):
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"{name} must be an integer >= 1, got {size!r}")
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating point torch.dtype, got {dtype!r}")
+        self._arguments = (kernel, d, e)
+        self._options = {
+            "batch_shape": tuple(batch_shape),
+            "groups": groups,
+            "normalizer": normalizer,
+            "scale": scale,
+            "dtype": dtype,
+            "device": device,
+        }
         kernel = require_features(as_kernel(kernel), "Decoder")
         normalizer, batch_shape = as_normalizer(normalizer), tuple(batch_shape)
         _check_groups(groups, batch_shape)
@@ -130,6 +145,10 @@ class Decoder:
                 self._recent.zero_()
                 self._check_finite(self._settled)
             return self._normalized()
+
+    def __reduce__(self):
+        """Pickled and copied as a new decoder that goes on from the state of this one."""
+        return partial(Decoder, **self._options, initial_state=self.state), self._arguments
 
     @property
     def state(self) -> AttentionState:

@@ -14,6 +14,7 @@ transposed:
 from dataclasses import dataclass
 
 import torch
+from torch.autograd import forward_ad
 
 from .features import query_factors
 from .polynomials import Polynomial
@@ -42,10 +43,23 @@ def scan(q, k, values, state, polynomial: Polynomial, scale: float, size: int, i
         themselves have none, and asking for one is an error.
     """
     inputs = (q, k, values, state)
+    _refuse_forward_mode(inputs)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     coefficients = [float(c) for c in polynomial.coefficients]
     sums, final, _ = torch.ops.softattn.scan(*inputs, coefficients, scale, size, is_causal, keep)
-    return sums, final
+    is_constant = not any(x.requires_grad for x in inputs[1:])  # whatever q does
+    return sums, final.detach() if is_constant else final
+
+
+def _refuse_forward_mode(inputs) -> None:
+    """The operator would take tangents for zero, without a word."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in inputs):
+        raise NotImplementedError(
+            "the chunked form has no forward-mode derivatives for packed polynomials; "
+            "use parallel_attention or recurrent_attention, which have"
+        )
 
 
 # Operators of their own, so that torch.compile takes them as they are. (torch.library.custom_op
@@ -127,11 +141,13 @@ def _save(ctx, inputs, output):
 
 
 def _backward(ctx, grad_sums, grad_final, _):
+    saved = ctx.saved_tensors  # read once: a checkpoint unpacks them once
     grads = [
-        ctx.saved_tensors[0].new_zeros(shape) if grad is None else grad
+        saved[0].new_zeros(shape) if grad is None else grad
         for grad, shape in zip((grad_sums, grad_final), ctx.shapes, strict=True)
     ]
-    grads = torch.ops.softattn.scan_backward(*grads, *ctx.saved_tensors, *ctx.settings)
+    with torch.autocast(saved[0].device.type, enabled=False):
+        grads = torch.ops.softattn.scan_backward(*grads, *saved, *ctx.settings)
     return (*grads, *[None] * 5)
 
 

@@ -224,3 +224,17 @@ def test_the_choice_compiles_without_a_graph_break(dynamic, monkeypatch):
         q, k, v = torch.zeros(3, 8, length, 16)
         form = explain(q, k, v, kernel=taylor(2)).form
         assert compiled(q, k, v)[0].unique().item() == 1 + FORMS.index(form)
+
+
+@pytest.mark.parametrize("form", ["recurrent", "chunked"])
+def test_explain_refuses_a_form_that_the_kernel_lacks_as_attention_does(form):
+    q = torch.randn(2, 3, 4)
+    for function in (attention, explain):
+        with pytest.raises(ValueError, match="has no finite state"):
+            function(q, q, q, kernel="exp", form=form)
+
+
+def test_tensors_are_checked_before_they_are_cut():
+    cut = torch.tensor([0, 2])
+    with pytest.raises(TypeError, match="q must be a tensor"):
+        attention([1.0], torch.ones(2, 3), torch.ones(2, 3), kernel="relu", cu_seqlens=cut)

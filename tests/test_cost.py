@@ -99,7 +99,7 @@ def test_the_crossover_is_where_the_forms_meet():
         assert chunked_cost(work).seconds >= softmax_cost(work).seconds
     assert crossover(16, 2, e=64) != crossover(16, 2)
     assert crossover(8, 1, heads=1) > crossover(8, 1, heads=64)
-    with pytest.raises(ValueError, match="d must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="d must be an integer >= 1, got 0"):
         crossover(0, 2)
     with pytest.raises(ValueError, match="order"):
         crossover(8, -1)
@@ -128,3 +128,10 @@ def test_all_crossovers_were_measured():
 
 def test_a_crossover_beyond_the_limit_is_none():
     assert measure(16, 3, seconds=0.0, limit=32) is None
+
+
+@pytest.mark.parametrize("arguments", [{"heads": 0}, {"e": -5}, {"d": 4.5}, {"d": True}])
+def test_illegal_sizes_of_a_crossover_are_named(arguments):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=f"{name} must be an integer >= 1"):
+        crossover(**{"d": 4, "order": 2, **arguments})

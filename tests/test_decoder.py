@@ -1,5 +1,8 @@
 """The decoder: the numbers of the recurrent form, in place, at the same cost at every token."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -156,3 +159,30 @@ def test_sums_that_overflow_are_an_error():
             decoder.step(token, token, token)
     with pytest.raises(OverflowError, match="float32"):
         _ = decoder.state
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_goes_on_from_the_same_state_by_itself(copied):
+    draw = torch.Generator().manual_seed(3)
+    tokens = [torch.randn(3, 4, 5, generator=draw, dtype=torch.float64) for _ in range(4)]
+    options = {"batch_shape": (2,), "groups": 2, "normalizer": "rms", "dtype": torch.float64}
+    decoder = Decoder(taylor(2), 5, 5, **options)
+    decoder.step(tokens[0][0], *tokens[0][1:, :2])
+    other = copied(decoder)
+    for q, k, v in tokens[1:]:
+        out = decoder.step(q, k[:2], v[:2])
+        torch.testing.assert_close(other.step(q, k[:2], v[:2]), out)
+    assert torch.equal(decoder.state.visible, other.state.visible)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"d": 0}, "d must be an integer >= 1, got 0"),
+        ({"e": -1}, "e must be an integer >= 1, got -1"),
+        ({"dtype": torch.int32}, "dtype must be a floating point torch.dtype, got torch.int32"),
+    ],
+)
+def test_illegal_sizes_are_named(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        Decoder(**{"kernel": taylor(2), "d": 4, "e": 4, **arguments})

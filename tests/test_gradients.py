@@ -17,6 +17,7 @@ from softattn_lib import (
     taylor,
 )
 from softattn_lib.kernels import as_kernel
+from softattn_lib.numerics import safe_divide
 from tests.reference import FORMS, KERNELS, NORMALIZERS
 
 pytestmark = pytest.mark.filterwarnings("ignore::softattn_lib.SignedWeightsWarning")
@@ -250,3 +251,16 @@ def test_eps_in_a_norm_keeps_gradients_of_a_zero_row_finite_and_right():
         )
         (gradient,) = torch.autograd.grad(out.sum(), v)
         torch.testing.assert_close(gradient, torch.full_like(v, slope))
+
+
+def test_a_division_that_saves_its_quotient_has_all_derivatives():
+    draw = torch.Generator().manual_seed(0)
+    shapes = ((3, 4), (3, 1))
+    pair = [torch.randn(s, generator=draw, dtype=torch.float64).requires_grad_() for s in shapes]
+    assert torch.autograd.gradcheck(safe_divide, pair, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(safe_divide, pair)
+    rows = torch.vmap(safe_divide)(*pair)
+    assert torch.equal(rows, safe_divide(*pair))
+    zero = torch.zeros(3, 1, dtype=torch.float64, requires_grad=True)
+    grads = torch.autograd.grad(safe_divide(pair[0], zero).sum(), (pair[0], zero))
+    assert not any(grad.any() for grad in grads)

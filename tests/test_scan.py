@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from softattn_lib import (
     Polynomial,
@@ -118,6 +119,51 @@ def test_second_order_gradients_are_refused():
     (grad,) = torch.autograd.grad(out.sum(), q, create_graph=True)
     grad.square().sum().backward()
     assert q.grad.abs().sum() > 0
+
+
+def test_forward_mode_is_refused_and_not_taken_for_zero():
+    q, k, v = (x.detach() for x in tensors(5, 5))
+
+    def total(form):
+        return lambda q: form(q, k, v, kernel=taylor(2), enable_gqa=True)[0].sum()
+
+    with pytest.raises(NotImplementedError, match="recurrent_attention"):
+        torch.func.jvp(total(chunked_attention), (q,), (q,))
+    _, tangent = torch.func.jvp(total(parallel_attention), (q,), (q,))
+    expected = torch.func.grad(total(parallel_attention))(q)
+    torch.testing.assert_close(tangent, (expected * q).sum())
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_checkpoint_around_it_changes_nothing(use_reentrant):
+    q, k, v = tensors(9, 9)
+
+    def run(q, k, v):
+        return chunked_attention(q, k, v, kernel=taylor(2), enable_gqa=True, chunk_size=4)[0]
+
+    expected = torch.autograd.grad(run(q, k, v).sin().sum(), (q, k, v))
+    out = torch.utils.checkpoint.checkpoint(run, q, k, v, use_reentrant=use_reentrant)
+    out.sin().sum().backward()
+    torch.testing.assert_close([x.grad for x in (q, k, v)], list(expected), rtol=0, atol=0)
+
+
+def test_autocast_around_the_backward_pass_changes_nothing():
+    q, k, v = (x.detach().float().requires_grad_() for x in tensors(40, 40))
+    options = {"kernel": taylor(3), "enable_gqa": True, "chunk_size": 16, "normalizer": "none"}
+    out = chunked_attention(q, k, v, **options)[0]
+    expected = torch.autograd.grad(out.sin().sum(), (q, k, v), retain_graph=True)
+    gradient = out.detach().cos()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(out, (q, k, v), gradient)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_the_state_records_gradients_only_of_what_is_written():
+    q, k, v = tensors(5, 5)
+    options = {"kernel": taylor(2), "enable_gqa": True}
+    state = chunked_attention(q, k.detach(), v.detach(), **options)[1]
+    assert not state.sums.requires_grad and state.sums.is_contiguous()
+    assert chunked_attention(q, k, v.detach(), **options)[1].sums.requires_grad
 
 
 def test_the_operators_keep_the_rules_of_torch():
