@@ -143,7 +143,7 @@ figures.lines_figure(
 ).update_xaxes(tickvals=lengths).update_yaxes(dtick="D2")
 
 # %% [markdown]
-# (Has the measured curve a kink? Ours has. There the buffers of a call outgrow what the allocator keeps at hand, so that every call asks the system for fresh memory; the model knows nothing of that.) What the model says of longer texts, and what `attention` makes of it:
+# (Has the measured curve a kink? Ours has, where a call begins to ask the system for fresh memory thousands of times; that is probably the reason. The model knows nothing of it.) What the model says of longer texts, and what `attention` makes of it:
 
 # %%
 long = [plan_for(T, heads=4) for T in (2**18, 2**19)]

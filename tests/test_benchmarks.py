@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import benchmarks.__main__ as command
-from benchmarks import crossover, cumulative, gpu, memory, peers, report, targets, timing
+from benchmarks import crossover, cumulative, gpu, memory, peers, profile, report, targets, timing
 from softattn_lib import PolynomialKernel, chunked_attention, taylor
 
 
@@ -340,3 +340,9 @@ def test_without_cuda_the_script_says_so(tmp_path, monkeypatch, capsys):
     assert gpu.main([], tmp_path) == 2
     assert "no CUDA device" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_profile_shares_out_the_whole_time():
+    found = profile.shares(1, 4, 2, length=64)
+    assert sum(found.values()) == pytest.approx(1)
+    assert found["matrix products"] > 0 and found["moving"] > 0

@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import json
 import re
 from pathlib import Path
 
@@ -60,3 +61,17 @@ def test_links_lead_somewhere(page):
     assert links
     for link in links:
         assert ((ROOT / page).parent / link).exists(), link
+
+
+def test_the_numbers_about_speed_are_those_of_the_table():
+    results = json.loads((ROOT / "benchmarks" / "results" / "amd-epyc-2-cores.json").read_text())
+    results = results["targets"]
+    ratio = {(r["name"], r["threads"]): float(r["ratio"]) for r in results}
+    reached = sum(r["verdict"] == "reached" for r in results)
+    for text in (
+        f"{ratio['forward-d16-o2-4k', 1]:.1f} times as fast as softmax",
+        f"and {ratio['forward-d16-o2-16k', 1]:.1f} times at 16,384",
+        f"at 4,096 is {ratio['training-d16-o2-4k', 1]:.1f} times as fast",
+        f"Of its {len(results)} targets {reached} are reached",
+    ):
+        assert text in " ".join(README.split()), text
