@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
-from .checks import check_shapes, check_tensors
+from .checks import check_count, check_shapes, check_tensors
 from .chunked import chunked_attention
 from .cost import (
     Cost,
@@ -157,7 +157,7 @@ def explain(q, k, v, *, kernel, form="auto", chunk_size=None, cu_seqlens=None, *
     costs = _costs(works, kernel, chunk_size, options)
     if form not in ("auto", *costs):
         require_features(kernel, f'form="{form}"')
-        check_size(works[0].num_features, f"kernel {kernel!r} with d={works[0].d}")
+        check_size(works[0].num_features, "kernel {!r} with d={}", kernel, works[0].d)
     chosen, reason = form, f'form="{form}" was asked for'
     if form == "auto":
         chosen, reason = _cheapest(costs), _reason(kernel, costs, options)
@@ -262,8 +262,8 @@ def _check_options(function: str, form, chunk_size, options) -> None:
         raise ValueError(f"form must be one of auto, {', '.join(FORMS)}; got {form!r}")
     if chunk_size is not None and form in ("parallel", "recurrent"):
         raise ValueError(f"chunk_size={chunk_size!r} is for the forms chunked and auto, not {form}")
-    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
-        raise ValueError(f"chunk_size must be an integer >= 1 or None, got {chunk_size!r}")
+    if chunk_size is not None:
+        check_count("chunk_size", chunk_size, " or None")
     for name in options:
         if name not in OPTIONS:
             legal = ", ".join([*OPTIONS, "form", "chunk_size", "cu_seqlens"])

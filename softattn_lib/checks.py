@@ -51,6 +51,12 @@ def check_shapes(q, k, v, enable_gqa, is_causal) -> tuple[int, ...]:
     return (*k.shape[:-2], query_heads // key_heads)
 
 
+def check_count(name: str, value, alternative: str = "") -> None:
+    """An integer >= 1; `alternative` says what else is legal, which the caller lets through."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be an integer >= 1{alternative}, got {value!r}")
+
+
 def expand(name, tensor, shape, dtype):
     """A gate, decay or mask at its full shape; None stays None."""
     if tensor is None:

@@ -3,6 +3,7 @@
 import torch
 
 from .call import Call, attention_form
+from .checks import check_count
 from .kernels import PolynomialKernel
 from .parallel import accumulate_parallel, final_state
 from .recurrent import read
@@ -38,8 +39,7 @@ def chunked_attention(call: Call, *, chunk_size=None):
     size = chunk_size
     if size is None:
         size = default_chunk_size(call.kernel.num_features(call.k.shape[-1]))
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ValueError(f"chunk_size must be an integer >= 1 or None, got {chunk_size!r}")
+    check_count("chunk_size", size, " or None")
     return _by_scan(call, size) if _has_scan(call) else _by_pieces(call, size)
 
 

@@ -15,6 +15,7 @@ seconds, while who is faster changes little. No tensor is touched here.
 
 from dataclasses import dataclass, replace
 
+from .checks import check_count
 from .chunked import default_chunk_size
 from .features import num_features
 
@@ -231,8 +232,7 @@ def crossover(d: int, order: int, e: int | None = None, *, heads: int = 8) -> in
     """
     e = d if e is None else e
     for name, value in (("d", d), ("e", e), ("heads", heads)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
+        check_count(name, value)
     return workload_crossover(Workload(heads, 1, 1, 1, d, e, num_features(d, order), order))
 
 

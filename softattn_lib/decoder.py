@@ -11,6 +11,7 @@ from itertools import combinations_with_replacement
 import torch
 
 from .call import check_state, warn_of_signed_weights
+from .checks import check_count
 from .features import query_factors
 from .kernels import Kernel, PolynomialKernel, as_kernel
 from .normalizers import SumNormalizer, as_normalizer
@@ -73,9 +74,8 @@ class Decoder:
         device=None,
         initial_state=None,
     ):
-        for name, size in (("d", d), ("e", e)):
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"{name} must be an integer >= 1, got {size!r}")
+        check_count("d", d)
+        check_count("e", e)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating point torch.dtype, got {dtype!r}")
         self._arguments = (kernel, d, e)
@@ -253,7 +253,6 @@ def _tables(d: int, polynomial) -> torch.Tensor:
 
 
 def _check_groups(groups, batch_shape):
-    if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1:
-        raise ValueError(f"groups must be an integer >= 1, got {groups!r}")
+    check_count("groups", groups)
     if groups > 1 and not batch_shape:
         raise ValueError(f"groups={groups} needs key heads: batch_shape must not be empty")

@@ -228,14 +228,14 @@ def _check(x: torch.Tensor, n: int, packed: bool) -> None:
     if not x.is_floating_point():
         raise TypeError(f"x must be floating point, got {x.dtype}")
     d = x.shape[-1]
-    check_size(features_of_degree(d, n, packed), f"order {n} of a vector with d={d} entries")
+    check_size(features_of_degree(d, n, packed), "order {} of a vector with d={} entries", n, d)
 
 
-def check_size(size: int, what: str) -> None:
-    """Refuse to build more features than fit in memory."""
+def check_size(size: int, what: str, *named) -> None:
+    """Refuse to build more features than fit in memory; `what` is formatted only to say so."""
     if size > MAX_FEATURES:
         raise ValueError(
-            f"{what} has {size:.3g} features, more than the {MAX_FEATURES:.3g} this library "
-            "builds; use a lower order, or the parallel form with return_state=False, which needs "
-            "no features"
+            f"{what.format(*named)} has {size:.3g} features, more than the {MAX_FEATURES:.3g} this "
+            "library builds; use a lower order, or the parallel form with return_state=False, which "
+            "needs no features"
         )

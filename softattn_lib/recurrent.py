@@ -40,9 +40,10 @@ def recurrent_attention(call: Call):
     lost = torch.zeros_like(settled)
     for start in range(0, call.num_keys, SETTLE_EVERY):
         block = call.piece(start, min(start + SETTLE_EVERY, call.num_keys), call.state)
-        recent, recent_reads = _walk(block, torch.zeros_like(settled))
+        queries = block.kernel.query_features(block.q, block.scale) if block.is_causal else None
+        recent, recent_reads = _walk(block, queries, torch.zeros_like(settled))
         if call.is_causal:
-            reads.append(_read_settled(block, settled) + recent_reads)
+            reads.append(_read_settled(block, queries, settled) + recent_reads)
         if block.log_decay is not None:
             decay = block.log_decay.sum(-1).exp()[..., None, None]
             settled, lost = settled * decay, lost * decay
@@ -55,15 +56,15 @@ def recurrent_attention(call: Call):
     return sums, sums.new_zeros(()), call.state_with(settled) if call.return_state else None
 
 
-def _walk(block: Call, state):
-    """Token by token, write it into the state, then read: (state, reads (..., G, T_q, e+1))."""
-    kernel, reads = (
-        block.kernel,
-        [block.values.new_zeros((*block.q.shape[:-2], 0, state.shape[-1]))],
-    )
-    keys, values = kernel.key_features(block.k).unbind(-2), block.values.unbind(-2)
+def _walk(block: Call, queries, state):
+    """Token by token, write it into the state, then read: (state, reads (..., G, T_q, e+1)).
+
+    queries: the features of the block's queries, (..., G, T_q, D); not causal: None.
+    """
+    reads = [block.values.new_zeros((*block.q.shape[:-2], 0, state.shape[-1]))]
+    keys, values = block.kernel.key_features(block.k).unbind(-2), block.values.unbind(-2)
     decays = [None] * len(keys) if block.log_decay is None else block.log_decay.unbind(-1)
-    queries = kernel.query_features(block.q, block.scale).split(1, -2) if block.is_causal else ()
+    queries = queries.split(1, -2) if block.is_causal else ()
     for t, token in enumerate(zip(keys, values, decays, strict=True)):
         state = write(state, *token)
         if block.is_causal and t >= block.offset:
@@ -71,9 +72,9 @@ def _walk(block: Call, state):
     return state, torch.cat(reads, dim=-2)
 
 
-def _read_settled(block: Call, settled):
+def _read_settled(block: Call, queries, settled):
     """What the queries of a block read from the sums before it, (..., G, T_q, e+1)."""
-    past = read(settled, block.kernel.query_features(block.q, block.scale))
+    past = read(settled, queries)
     if block.log_decay is None:
         return past
     return past * block.log_decay.cumsum(-1)[..., block.offset :].exp()[..., None, :, None]

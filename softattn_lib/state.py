@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .features import MAX_FEATURES, check_size
+from .features import check_size
 from .kernels import as_kernel
 from .numerics import state_dtype
 
@@ -96,8 +96,7 @@ def init_state(
 def empty_sums(kernel, batch_shape, d: int, e: int, *, dtype, device) -> torch.Tensor:
     """The sums of an empty past, (..., D, e+1) zeros, unless D is too large to build."""
     num_features = kernel.num_features(d)
-    if num_features > MAX_FEATURES:  # asked here too, because the words take time
-        check_size(num_features, f"kernel {kernel!r} with d={d}")
+    check_size(num_features, "kernel {!r} with d={}", kernel, d)
     return torch.zeros((*batch_shape, num_features, e + 1), dtype=dtype, device=device)
 
 

@@ -157,9 +157,7 @@ class Tile:
 
     def read(self, q, sums):
         """sums (rows, chunks * C, w) <- what queries read from states and keys of their chunk."""
-        self._load(self.queries, q)
-        self.queries.mul_(self.scale)
-        self.features.build(self.queries)
+        self._load_queries(q, self.features)
         for answer, feature, state in self.reading:
             torch.bmm(state, feature, out=answer)
         out = self._gather(self.queries)
@@ -171,6 +169,11 @@ class Tile:
     def _load(self, buffer, tokens):
         """buffer (n, width, C) <- tokens (rows, chunks * C, width)."""
         buffer.unflatten(0, self.shape).copy_(tokens.unflatten(1, (self.shape[1], -1)).mT)
+
+    def _load_queries(self, q, features):
+        self._load(self.queries, q)
+        self.queries.mul_(self.scale)
+        features.build(self.queries)
 
     def _store(self, tokens, buffer):
         """tokens (rows, chunks * C, width) <- buffer (n, width, C)."""
@@ -259,10 +262,8 @@ class GradientTile(Tile):
 
     def read_backward(self, q, grad_sums, grad_q):
         """Add to the gradients of states, keys and values; grad_q <- that of the queries."""
-        self._load(self.queries, q)
-        self.queries.mul_(self.scale)
+        self._load_queries(q, self.query_features)
         self._load(self.grad_out, grad_sums)
-        self.query_features.build(self.queries)
         self._spread(self.grad_sides, self.queries)
         for side, feature, grad_state in self.grad_reading:
             grad_state.baddbmm_(side, feature.mT)
