@@ -236,6 +236,6 @@ def check_size(size: int, what: str, *named) -> None:
     if size > MAX_FEATURES:
         raise ValueError(
             f"{what.format(*named)} has {size:.3g} features, more than the {MAX_FEATURES:.3g} this "
-            "library builds; use a lower order, or the parallel form with return_state=False, which "
-            "needs no features"
+            "library builds; use a lower order, or the parallel form with return_state=False, "
+            "which needs no features"
         )
