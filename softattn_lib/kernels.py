@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from .features import features_of_degree, polynomial_features
+from .features import features_of_degree, order_slices, polynomial_features
 from .numerics import safe_divide
 from .polynomials import Polynomial
 
@@ -123,6 +123,60 @@ class PolynomialKernel(Kernel):
 
     def weight(self, score):
         return self.polynomial(score)
+
+
+@dataclass(frozen=True)
+class HeadPolynomialsKernel(Kernel):
+    """A polynomial of its own for each query head; the heads of a group read one state.
+
+    Args:
+        polynomials: one a query head, in the order of the axis before time.
+
+    Example:
+        >>> from softattn_lib import taylor
+        >>> kernel = HeadPolynomialsKernel((taylor(0), taylor(2)))
+        >>> kernel.weight(torch.full((2, 1, 1, 1), 2.0)).flatten()  # two key heads, one query each
+        tensor([1., 5.])
+    """
+
+    polynomials: tuple[Polynomial, ...]
+
+    @property
+    def is_nonnegative(self) -> bool:
+        return all(polynomial.is_nonnegative for polynomial in self.polynomials)
+
+    @property
+    def _powers(self) -> Polynomial:
+        """A polynomial with all powers that one of the heads has."""
+        order = max(polynomial.order for polynomial in self.polynomials)
+        used = {n for polynomial in self.polynomials for n in polynomial.powers}
+        return Polynomial(tuple(float(n in used) for n in range(order + 1)))
+
+    @property
+    def feature_set(self):
+        return PolynomialKernel(self._powers).feature_set
+
+    def num_features(self, d):
+        return PolynomialKernel(self._powers).num_features(d)
+
+    def query_features(self, q, scale):
+        """q (..., H_k, G, T, d), as the forms group the heads."""
+        features = PolynomialKernel(self._powers).query_features(q * scale, 1.0)
+        slices = order_slices(q.shape[-1], self._powers)
+        factors = torch.zeros(len(self.polynomials), features.shape[-1], dtype=torch.float64)
+        for head, polynomial in enumerate(self.polynomials):
+            for n in polynomial.powers:
+                factors[head, slices[n]] = polynomial.coefficients[n]
+        return features * factors.reshape(*q.shape[-4:-2], 1, -1).to(features)
+
+    def key_features(self, k):
+        return PolynomialKernel(self._powers).key_features(k)
+
+    def weight(self, score):
+        """score (..., H_k, G, T_q, T_k), as the forms group the heads."""
+        by_head = score.flatten(-4, -3).unbind(-3)
+        pairs = zip(self.polynomials, by_head, strict=True)
+        return torch.stack([p(s) for p, s in pairs], dim=-3).reshape(score.shape)
 
 
 class FeatureMapKernel(Kernel):

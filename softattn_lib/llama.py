@@ -278,7 +278,7 @@ def swap_attention(
     (1,)
     """
     chosen = variant(variant_name)
-    decoder = _decoder_layers(model)
+    decoder = decoder_layers(model)
     wanted = sorted(_check_layers(layers, len(decoder)))
     originals = {index: _original(decoder[index].self_attn) for index in wanted}
     swapped = {index: _swapped(attention, chosen) for index, attention in originals.items()}
@@ -301,7 +301,7 @@ def swap_attention(
 def restore_attention(model) -> tuple[int, ...]:
     """Undo `swap_attention` and return the indices of the layers that got their own module back."""
     restored = []
-    for index, layer in enumerate(_decoder_layers(model)):
+    for index, layer in enumerate(decoder_layers(model)):
         if isinstance(layer.self_attn, _SwappedAttention):
             layer.self_attn = layer.self_attn.original
             restored.append(index)
@@ -377,7 +377,7 @@ def _original(attention):
     return attention.original if isinstance(attention, _SwappedAttention) else attention
 
 
-def _decoder_layers(model):
+def decoder_layers(model):
     layers = getattr(model.base_model, "layers", None)
     if layers is None or not all(hasattr(layer, "self_attn") for layer in layers):
         raise ValueError(f"model is a {type(model).__name__}; it has no Llama decoder layers")

@@ -1,0 +1,162 @@
+"""Polynomials that match the outputs of a layer, not only the weights: sums of two squares.
+
+A polynomial that is nowhere negative is a sum of two squares, so p = q_1^2 + q_2^2 with q_1, q_2 of
+half its order misses none and is positive whatever its coefficients. They are found by L-BFGS, from
+the least squares fit of one square, so that each head's output is close to that of softmax. A fixed
+vector subtracted from all keys of a key head, which softmax does not notice, is found with them.
+"""
+
+import torch
+from torch import Tensor
+
+from .families import ChebyshevPolynomial
+from .fitting import observe, square
+
+RIDGE = 0.1  # on the whitened key shift, whose output error is in units of the output
+
+
+def match_outputs(
+    order: int, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, *, scale: float, steps: int = 80
+) -> tuple[list[ChebyshevPolynomial], Tensor]:
+    """Fit a sum of two squares for each head, and a key shift for each key head.
+
+    What is made small is, head by head, the mean over the queries of |output - softmax output|^2
+    over that of |softmax output|^2, with the output in the coordinates that v is given in.
+
+    Args:
+        order: even, >= 2.
+        q: (Hq, n, R, d), R queries of each of n texts.
+        k, v: (Hk, n, T, d), (Hq, n, T, e).
+        visible: (R, T) bool, the keys that each query sees.
+        scale: of the scores.
+        steps: of L-BFGS.
+
+    Returns:
+        polynomials of the Hq heads, and the key shift (Hk, d).
+
+    Example:
+        >>> q, k = torch.randn(2, 2, 1, 9, 4, generator=torch.Generator().manual_seed(0))
+        >>> seen = torch.ones(9, 9, dtype=torch.bool).tril()
+        >>> polynomials, shift = match_outputs(2, q, k, k, seen, scale=1.0)
+        >>> len(polynomials), polynomials[0].order, shift.shape
+        (2, 2, torch.Size([2, 4]))
+    """
+    if order < 2 or order % 2:
+        raise ValueError(f"order of a sum of two squares must be even and >= 2, got {order}")
+    problem = _Problem(order, q.float() * scale, k.float(), v.float(), visible)
+    return problem.solve(steps)
+
+
+class _Problem:
+    """The fit of one layer. Its unknowns are in coordinates in which L-BFGS has an easy time."""
+
+    def __init__(self, order, q, k, v, visible):
+        self.q, self.v, self.visible, self.groups = q, v, visible, len(q) // len(k)
+        scores = q @ k.repeat_interleave(self.groups, 0).mT  # (Hq, n, R, T)
+        hidden = scores.masked_fill(~visible, -torch.inf)
+        self.target = hidden.softmax(-1) @ v
+        self.size = self.target.square().sum(-1).mean((1, 2))  # (Hq,)
+        means = k.flatten(1, 2).mean(1)
+        self.start = torch.stack([torch.zeros_like(means), means])  # candidates
+        self.scores, self.order = scores, order
+
+    def solve(self, steps):
+        starts = [self._begin(shift) for shift in self.start]
+        losses = torch.stack([self._loss(*start).unflatten(0, (-1, self.groups)).sum(1).detach()
+                              for start in starts])  # fmt: skip
+        better = losses.argmin(0)  # (Hk,)
+        a, b = starts
+        by_head = better.repeat_interleave(self.groups).bool()
+        terms, low, high, whiten, shift, whiten_shift, move = (
+            torch.where(_like(by_head if len(x) == len(by_head) else better.bool(), x), y, x)
+            for x, y in zip(a, b, strict=True)
+        )
+        terms, move = terms.requires_grad_(), move.requires_grad_()
+        optimizer = torch.optim.LBFGS(
+            [terms, move], max_iter=steps, history_size=20, line_search_fn="strong_wolfe"
+        )
+
+        def closure():
+            optimizer.zero_grad()
+            loss = self._loss(terms, low, high, whiten, shift, whiten_shift, move).sum()
+            loss = loss + RIDGE * move.square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        with torch.no_grad():
+            terms = torch.einsum("hij,hsj->hsi", whiten, terms).double()
+            shift = shift + torch.einsum("gij,gj->gi", whiten_shift, move)
+        polynomials = [
+            ChebyshevPolynomial(lo.item(), hi.item(), tuple(map(tuple, t.tolist())), True)
+            for lo, hi, t in zip(low.double(), high.double(), terms, strict=True)
+        ]
+        return polynomials, shift
+
+    def _begin(self, shift):
+        """Square fits for keys moved by a shift (Hk, d), and the coordinates."""
+        scores = self._moved(shift)
+        hidden = scores.masked_fill(~self.visible, -torch.inf)
+        fits = [square(self.order, observe(head)) for head in hidden]
+        low, high = (scores.new_tensor([getattr(p, end) for p in fits]) for end in ("low", "high"))
+        terms = torch.tensor([p.terms[0] for p in fits], dtype=torch.float64)
+        log_sum = hidden.double().logsumexp(-1, keepdim=True)
+        basis = _chebyshev_basis(self._scaled(scores, low, high).double(), terms.shape[1])
+        basis = basis * (-log_sum / 2).exp().unsqueeze(-1) * self.visible.unsqueeze(-1)
+        whiten = _whitening(basis.flatten(1, 3))
+        first = torch.linalg.solve(whiten, terms.unsqueeze(-1)).squeeze(-1)
+        signs = (-1.0) ** torch.arange(first.shape[1])
+        terms = torch.stack([first, 0.1 * first * signs], dim=1).float()
+        queries = self.q.double().unflatten(0, (-1, self.groups)).flatten(1, 3)
+        whiten_shift = _whitening(queries - queries.mean(1, keepdim=True)).float()
+        return terms, low, high, whiten.float(), shift, whiten_shift, torch.zeros_like(shift)
+
+    def _moved(self, shift):
+        moved = torch.einsum("hnrd,hd->hnr", self.q, shift.repeat_interleave(self.groups, 0))
+        return self.scores - moved.unsqueeze(-1)
+
+    @staticmethod
+    def _scaled(scores, low, high):
+        low, high = _like(low, scores), _like(high, scores)
+        return (scores - (low + high) / 2) * (2 / (high - low))
+
+    def _loss(self, terms, low, high, whiten, shift, whiten_shift, move):
+        """(Hq,): the relative error of the output."""
+        shift = shift + torch.einsum("gij,gj->gi", whiten_shift, move)
+        t = self._scaled(self._moved(shift), low, high)
+        weights = sum(
+            _clenshaw_by_head(t, term).square()
+            for term in torch.einsum("hij,hsj->shi", whiten, terms)
+        )
+        weights = weights * self.visible
+        out = (weights / weights.sum(-1, keepdim=True)) @ self.v
+        return (out - self.target).square().sum(-1).mean((1, 2)) / self.size
+
+
+def _clenshaw_by_head(t, terms):
+    """sum_k terms[h, k] T_k(t[h]) for t (H, ...)."""
+    columns = [_like(c, t) for c in terms.unbind(1)]
+    ahead, value = torch.zeros_like(t), columns[-1].expand_as(t)
+    for column in columns[-2:0:-1]:
+        value, ahead = 2 * t * value - ahead + column, value
+    return t * value - ahead + columns[0]
+
+
+def _chebyshev_basis(t, count):
+    basis = [torch.ones_like(t), t]
+    while len(basis) < count:
+        basis.append(2 * t * basis[-1] - basis[-2])
+    return torch.stack(basis[:count], dim=-1)
+
+
+def _whitening(rows: Tensor) -> Tensor:
+    """(h, m, m) for rows (h, n, m): coordinates in which their mean square is the identity."""
+    gram = rows.mT @ rows / rows.shape[1]
+    size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
+    gram = gram + 1e-6 * _like(size, gram) * torch.eye(gram.shape[-1], dtype=gram.dtype)
+    return torch.linalg.inv(torch.linalg.cholesky(gram)).mT
+
+
+def _like(x: Tensor, y: Tensor) -> Tensor:
+    """x (h,) with as many axes as y (h, ...)."""
+    return x.reshape(-1, *[1] * (y.dim() - 1))
