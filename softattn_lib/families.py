@@ -262,7 +262,7 @@ def _bessel_terms(order: int, low: float, high: float) -> list[float]:
 
 def _bessel_term(k: int, low: float, high: float) -> float:
     """The coefficient of T_k in the Chebyshev series of exp on an interval."""
-    import mpmath  # comes with sympy
+    import mpmath  # here, as sympy elsewhere: few need it
 
     middle, half = (low + high) / 2, (high - low) / 2
     return float((1 if k == 0 else 2) * mpmath.exp(middle) * mpmath.besseli(k, half))

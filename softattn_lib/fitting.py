@@ -28,6 +28,7 @@ class ObservedScores:
         low, high: the lowest and the highest score.
 
     Example:
+        >>> import torch
         >>> observed = observe(torch.tensor([[2.0, -torch.inf], [1.0, -3.0]]))
         >>> observed.score.tolist(), observed.low, observed.high
         ([2.0, 1.0, -3.0], -3.0, 2.0)
@@ -82,6 +83,7 @@ def least_squares(
         ValueError: for another criterion, or an order that is not an integer >= 0.
 
     Example:
+        >>> import torch
         >>> observed = observe(torch.linspace(-3, 1, 50).expand(2, 50))
         >>> best = least_squares(3, observed)
         >>> fit_error(best, observed) < fit_error(on_interval(taylor(3), -3.0, 1.0), observed)
@@ -107,6 +109,7 @@ def square(order: int, observed: ObservedScores, criterion: str = "weight") -> C
         ValueError: for an odd order or another criterion.
 
     Example:
+        >>> import torch
         >>> observed = observe(torch.linspace(-3, 1, 50).expand(2, 50))
         >>> square(4, observed).is_nonnegative
         True
@@ -128,6 +131,7 @@ def taylor_about_best_center(
     The error is taken at every eighth score.
 
     Example:
+        >>> import torch
         >>> observed = observe(torch.linspace(-9, 3, 80).expand(2, 80))
         >>> best, about_0 = taylor_about_best_center(4, observed), on_interval(taylor(4), -9.0, 3.0)
         >>> fit_error(best, observed) < fit_error(about_0, observed)
@@ -147,6 +151,7 @@ def fit_error(polynomial, observed: ObservedScores, criterion: str = "weight") -
     """The root of the mean square error that `least_squares` makes as small as it can.
 
     Example:
+        >>> import torch
         >>> observed = observe(torch.tensor([[1.0, 1.0, 0.0]]))
         >>> round(fit_error(taylor(1), observed, "weight"), 3)
         0.091

@@ -46,7 +46,6 @@ FOLDERS = ["softattn_lib", "benchmarks", "notebooks", "tools", "tests"]
 USED_WITHOUT_IMPORT = {
     "jupyterlab": "`make lab` starts it",
     "gguf": "transformers reads the file of the small model with it",
-    "safetensors": "the small model is stored in its format",
     "nbval": "plugin of pytest",
     "ruff": "`make lint` runs it",
 }
