@@ -9,6 +9,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Collection, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -287,6 +288,7 @@ def judge(
     token_ids: Tensor,
     calibration: Calibration | None,
     heads: Collection[tuple[int, int]] | None = None,
+    start: tuple[int, Tensor] | None = None,
 ) -> Judgement:
     """The loss of a model whose heads weigh by a calibration, in the parallel form.
 
@@ -295,6 +297,8 @@ def judge(
         token_ids: (n, T) integers, n texts.
         calibration: None for softmax in all heads.
         heads: (layer, head) of those that are replaced; None for all.
+        start: a layer and what it receives, (n, T, hidden size), where the layers before it are
+            as they were and need not be computed again.
 
     Raises:
         ValueError: the calibration is of another model.
@@ -329,9 +333,12 @@ def judge(
         return out, rest
 
     losses = []
-    with attention_function(model, attention):
-        for ids in token_ids.to(model.device):
-            losses.append(model(ids[None], labels=ids[None], use_cache=False).loss.item())
+    with attention_function(model, attention), _beginning(model, start):
+        for index, ids in enumerate(token_ids.to(model.device)):
+            given = {"input_ids": ids[None]}
+            if start is not None:
+                given = {"inputs_embeds": start[1][[index]]}
+            losses.append(model(**given, labels=ids[None], use_cache=False).loss.item())
     if count.outside:
         warnings.warn(
             f"{count.outside / count.scores:.2%} of the scores lie outside of the interval that "
@@ -347,6 +354,19 @@ def judge(
         rows=count.rows,
         outside=count.outside / max(count.scores, 1),
     )
+
+
+@contextmanager
+def _beginning(model, start: tuple[int, Tensor] | None):
+    """While this lasts, the model has no layers before the one of `start`."""
+    inner = model.base_model
+    layers = inner.layers
+    try:
+        if start is not None:
+            inner.layers = layers[start[0] :]
+        yield
+    finally:
+        inner.layers = layers
 
 
 class _Count:
@@ -386,14 +406,18 @@ def _with_rounding(low: float, high: float) -> tuple[float, float]:
 
 def _fit(sample: Sample, index: int, order: int, family: str, criterion: str) -> LayerCalibration:
     polynomials = [
-        _fit_head(observe(scores), order, family, criterion) for scores in sample.scores(index)
+        fit_head(observe(scores), order, family, criterion) for scores in sample.scores(index)
     ]
     _, k, _, _ = sample.layers[index]
     shift = torch.zeros(k.shape[0], k.shape[-1])
     return LayerCalibration(tuple(polynomials), shift, torch.ones(len(polynomials)))
 
 
-def _fit_head(observed: ObservedScores, order, family, criterion) -> ChebyshevPolynomial:
+def fit_head(observed: ObservedScores, order, family, criterion) -> ChebyshevPolynomial:
+    """The polynomial of a family for one head; every family but "sum_of_squares", see `matching`.
+
+    The arguments are those of `calibrate`, with the head's scores in place of the texts.
+    """
     ends = observed.low, observed.high
     if family == "taylor":
         return on_interval(taylor(order), *ends)

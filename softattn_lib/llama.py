@@ -7,13 +7,18 @@ by name; we register one that looks at queries, keys and values on their way and
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from softattn_lib import small_model
+from softattn_lib.kernels import HeadPolynomialsKernel
 from softattn_lib.layers import SoftAttention
 from softattn_lib.variants import AttentionVariant, variant
+
+if TYPE_CHECKING:
+    from softattn_lib.calibration import Calibration
 
 
 def load_small_model(device=None, *, from_hub: bool = False):
@@ -249,7 +254,9 @@ class Swap:
 
 
 def swap_attention(
-    model, variant_name: str | AttentionVariant, layers: Iterable[int] | None = None
+    model,
+    variant_name: "str | AttentionVariant | Calibration",
+    layers: Iterable[int] | None = None,
 ) -> Swap:
     """Replace the attention of a Llama-family model in place, keeping its weights.
 
@@ -261,12 +268,14 @@ def swap_attention(
     Args:
         model: a ``LlamaForCausalLM``, the ``LlamaModel`` inside, or a relative whose attention
             has only the projections q_proj, k_proj, v_proj, o_proj.
-        variant_name: a name as in `variants.variant`, or an `AttentionVariant`.
+        variant_name: a name as in `variants.variant`, an `AttentionVariant`, or a
+            `calibration.Calibration` of this model: a polynomial of its own for each head.
         layers: indices of the layers to swap, None for all.
 
     Raises:
         VariantUnavailableError, KeyError: for a variant that cannot be built or is not known.
-        ValueError: a layer the model does not have, or a model of another kind.
+        ValueError: a layer the model does not have, a model of another kind, or a calibration of
+            another model.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> config = LlamaConfig(vocab_size=50, hidden_size=12, intermediate_size=20, head_dim=4,
@@ -277,20 +286,24 @@ def swap_attention(
     >>> restore_attention(model)
     (1,)
     """
-    chosen = variant(variant_name)
     decoder = decoder_layers(model)
     wanted = sorted(_check_layers(layers, len(decoder)))
     originals = {index: _original(decoder[index].self_attn) for index in wanted}
-    swapped = {index: _swapped(attention, chosen) for index, attention in originals.items()}
+    if hasattr(variant_name, "check"):  # a Calibration, whose module imports this one
+        variant_name.check(model)
+        swapped = {index: _calibrated(originals[index], variant_name, index) for index in wanted}
+    else:
+        chosen = variant(variant_name)
+        swapped = {index: _swapped(attention, chosen) for index, attention in originals.items()}
     for index, attention in swapped.items():
         decoder[index].self_attn = attention
     kept = {id(p) for attention in originals.values() for p in attention.parameters()}
     new = [p for a in swapped.values() for p in a.parameters() if id(p) not in kept]
     first = next(iter(swapped.values()), None)
     has_state = first is not None and first.keeps_state
-    size = chosen.state_size(first.head_dim, first.head_dim) if has_state else None
+    size = first.variant.state_size(first.head_dim, first.head_dim) if has_state else None
     return Swap(
-        variant=chosen.name,
+        variant=_name(variant_name),
         layers=tuple(wanted),
         new_parameters=sum(p.numel() for p in new),
         memory="state" if has_state else "keys and values",
@@ -340,11 +353,45 @@ class _SwappedAttention(SoftAttention):
         return self.__dict__["_original"][0]
 
 
-def _swapped(attention, chosen: AttentionVariant) -> _SwappedAttention:
+class _CalibratedAttention(_SwappedAttention):
+    """A swapped layer whose keys are shifted and whose heads have a constant gate."""
+
+    def calibrate(self, key_shift: Tensor, gate: Tensor, like: Tensor) -> None:
+        self.register_buffer("key_shift", key_shift.to(like).unsqueeze(1), persistent=False)
+        self.register_buffer("gate", gate.to(like).unsqueeze(1), persistent=False)
+
+    def _heads(self, x, rotary, memory):
+        q, k, v = super()._heads(x, rotary, memory)
+        return q, k - self.key_shift, v
+
+    def _output_gate(self, x, position, visible, past):
+        return self.gate.expand(len(x), -1, x.shape[1]), None
+
+
+def _calibrated(attention, calibration, index: int) -> _CalibratedAttention:
+    """One layer of a `calibration.Calibration` in place of a layer's attention."""
+    layer = calibration.layers[index]
+    chosen = AttentionVariant(
+        name=_name(calibration),
+        formula=r"\frac{\sum_s p_h(l_s) v_s}{\sum_s p_h(l_s)}",
+        kernel=HeadPolynomialsKernel(layer.polynomials),
+    )
+    new = _swapped(attention, chosen, _CalibratedAttention)
+    new.calibrate(layer.key_shift, layer.gate, like=attention.q_proj.weight)
+    return new
+
+
+def _name(chosen) -> str:
+    if hasattr(chosen, "check"):
+        return f"{chosen.family}_{chosen.order}"
+    return variant(chosen).name
+
+
+def _swapped(attention, chosen: AttentionVariant, kind=_SwappedAttention) -> _SwappedAttention:
     _check_attention(attention)
     weight = attention.q_proj.weight
     with torch.device("meta"):  # the projections are about to be replaced
-        new = _SwappedAttention(
+        new = kind(
             chosen,
             hidden_size=attention.q_proj.in_features,
             num_heads=attention.q_proj.out_features // attention.head_dim,

@@ -127,11 +127,139 @@ def curves(
                     _record(results, report, family, order, name, result)
 
 
-def quiet_judge(model, ids: Tensor, calibration: Calibration, heads=None) -> Judgement:
+def head_facts(sample: Sample) -> list[dict]:
+    """What a sample tells of each head: how wide its scores are, how sharp and where it looks.
+
+    Returns:
+        A row a head: `lowest` and `highest` score; `row_spread`, the mean standard deviation of
+        the scores of a row; `kept_keys`, exp of the mean entropy of a row, as if so many keys had
+        equal weights; `first_token`, the mean weight of the first token; `distance`, the mean
+        distance in tokens that weight comes from, the first token left out.
+    """
+    rows = []
+    for layer in range(len(sample.layers)):
+        scores = sample.scores(layer)
+        seen = sample.visible.expand_as(scores)
+        weights = scores.softmax(-1)
+        entropy = -torch.xlogy(weights, weights).sum(-1).mean((1, 2))
+        finite = scores.masked_fill(~seen, 0)
+        count = seen.sum(-1)
+        mean = finite.sum(-1) / count
+        spread = ((finite.square().sum(-1) / count - mean.square()).clamp(min=0)).sqrt()
+        keys = torch.arange(seen.shape[-1])
+        position = sample.visible.sum(-1) - 1  # of each query
+        far = (weights[..., 1:] * (position[:, None] - keys)[:, 1:]).sum(-1)
+        rest = weights[..., 1:].sum(-1)
+        for head in range(len(scores)):
+            rows.append(
+                {
+                    "layer": layer,
+                    "head": head,
+                    "lowest": f"{scores[head][seen[head]].min():.2f}",
+                    "highest": f"{scores[head].max():.2f}",
+                    "row_spread": f"{spread[head].mean():.3f}",
+                    "kept_keys": f"{entropy[head].exp():.2f}",
+                    "first_token": f"{weights[head, ..., 0].mean():.4f}",
+                    "distance": f"{far[head].sum() / rest[head].sum():.2f}",
+                }
+            )
+    return rows
+
+
+def damage(
+    model, tokenizer, results: str | Path, calibration: Calibration, sample: Sample, count: int = 2
+) -> None:
+    """Append to a table what replacing each head alone does to the loss, and its `head_facts`.
+
+    The loss is that of `count` sequences of each calibration text, between those of the sample, so
+    that the held-out texts have no part in the ranking.
+    """
+    ids = ranking_sequences(tokenizer, count)
+    done = {(row["order"], row["layer"], row["head"]) for row in read_rows(results)}
+    facts = head_facts(sample)
+    inputs = _layer_inputs(model, ids)
+    base = judge(model, ids, None).loss
+    for row in facts:
+        layer, head = row["layer"], row["head"]
+        if (str(calibration.order), str(layer), str(head)) in done:
+            continue
+        start = layer, inputs[layer]
+        loss = quiet_judge(model, ids, calibration, {(layer, head)}, start).loss
+        about = {"family": calibration.family, "order": calibration.order}
+        append_row(
+            results, about | row | {"damage": f"{loss - base:.5f}", "softmax": f"{base:.4f}"}
+        )
+
+
+def replacement(
+    model, tokenizer, results: str | Path, calibration: Calibration, ranked: list[tuple[int, int]],
+    counts: Iterable[int], count: int = 4, report=lambda line: None,
+) -> None:  # fmt: skip
+    """Append the held-out loss with the first n of the ranked heads replaced, for each n of counts.
+
+    The loss is over `count` sequences of each held-out text.
+    """
+    ids = torch.cat(list(held_out_sequences(tokenizer, count).values()))
+    key = (calibration.family, str(calibration.order))
+    done = {(row["family"], row["order"], row["replaced"]) for row in read_rows(results)}
+    for number in counts:
+        if (*key, str(number)) in done:
+            continue
+        heads = set(ranked[:number])
+        result = quiet_judge(model, ids, calibration, heads)
+        row = {
+            "family": calibration.family,
+            "order": calibration.order,
+            "replaced": number,
+            "free_kv_heads": free_kv_heads(model.config, heads),
+            "held_out_loss": f"{result.loss:.4f}",
+            "tokens": result.tokens,
+            "commit": code_version(),
+            "machine": machine(),
+        }
+        append_row(results, row)
+        report(f"order {calibration.order}, {number} heads: loss {result.loss:.4f}")
+
+
+def free_kv_heads(config, heads: set[tuple[int, int]]) -> int:
+    """How many key heads nobody needs any more: all their query heads are replaced.
+
+    >>> from transformers import LlamaConfig
+    >>> config = LlamaConfig(num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2)
+    >>> free_kv_heads(config, {(0, 0), (0, 1), (1, 1), (1, 2)})
+    1
+    """
+    groups = config.num_attention_heads // config.num_key_value_heads
+    return sum(
+        all((layer, group * groups + member) in heads for member in range(groups))
+        for layer in range(config.num_hidden_layers)
+        for group in range(config.num_key_value_heads)
+    )
+
+
+def ranking_sequences(tokenizer, count: int = 2) -> Tensor:
+    """(3 * count, 512) token ids of the calibration texts, from between those of the sample."""
+    texts = calibration_texts().values()
+    return torch.cat(
+        [sequences(tokenizer, text, 2 * count + 1, spread=True)[1::2] for text in texts]
+    )
+
+
+@torch.no_grad()
+def _layer_inputs(model, ids: Tensor) -> list[Tensor]:
+    """(n, T, hidden size) that each layer of the model receives."""
+    outputs = [
+        model.base_model(text[None], output_hidden_states=True, use_cache=False).hidden_states
+        for text in ids
+    ]
+    return [torch.cat(layer) for layer in zip(*outputs, strict=True)]
+
+
+def quiet_judge(model, ids: Tensor, calibration, heads=None, start=None) -> Judgement:
     """`judge` without its warning, for tables that have the share outside in a column."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScoresOutsideWarning)
-        return judge(model, ids, calibration, heads)
+        return judge(model, ids, calibration, heads, start)
 
 
 def _record(results, report, family, order, text, result: Judgement) -> None:
