@@ -49,10 +49,8 @@ class ChebyshevPolynomial(Polynomial):
     is_squared: bool = False
 
     def __post_init__(self):
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise ValueError(
-                f"low and high must be finite, low < high; got {self.low}, {self.high}"
-            )
+        for name, end in zip(("low", "high"), _check_interval(self.low, self.high), strict=True):
+            object.__setattr__(self, name, end)
         terms = tuple(tuple(float(c) for c in term) for term in self.terms)
         if not terms or not all(terms):
             raise ValueError(f"terms must hold at least one coefficient each, got {self.terms}")
@@ -101,8 +99,10 @@ def digits_lost(polynomial: Polynomial, low: float, high: float) -> float:
     scores = _grid(low, high)
     powers = np.abs(scores)[:, None] ** np.arange(polynomial.order + 1)
     terms = powers @ np.abs(polynomial.coefficients)
-    with np.errstate(divide="ignore"):
-        return float(np.log10(terms / np.abs(_values(polynomial, scores))).max())
+    values = np.abs(_values(polynomial, scores))
+    with np.errstate(divide="ignore"):  # where all terms are 0, none cancel
+        lost = np.divide(terms, values, out=np.ones_like(terms), where=terms > 0)
+    return float(np.log10(lost).max())
 
 
 def interval_error(
@@ -139,6 +139,7 @@ def chebyshev(order: int, low: float, high: float) -> ChebyshevPolynomial:
         >>> interval_error(p, -3.0, 1.0) * math.exp(1.0) <= chebyshev_error_bound(4, -3.0, 1.0)
         True
     """
+    low, high = _check_interval(low, high)
     coefficients = _bessel_terms(check_order(order), low, high)
     return ChebyshevPolynomial(low, high, (tuple(coefficients),))
 
@@ -148,10 +149,14 @@ def chebyshev_error_bound(order: int, low: float, high: float) -> float:
 
     Absolute, as |p(s) - exp(s)|. The series is summed until it no longer changes.
 
+    Raises:
+        ValueError: as `chebyshev`.
+
     Example:
         >>> chebyshev_error_bound(20, -1.0, 1.0) < 1e-20
         True
     """
+    low, high = _check_interval(low, high)
     total, k = 0.0, check_order(order) + 1
     while True:
         term = _bessel_term(k, low, high)
@@ -209,14 +214,21 @@ def on_interval(
 ) -> ChebyshevPolynomial:
     """exp(center) * polynomial(s - center) in Chebyshev form, exact until rounded once.
 
+    Raises:
+        ValueError: if low < high does not hold, or center is not between -700 and 700.
+
     Example:
         >>> on_interval(taylor(2), -1.0, 3.0)(2.0)
         5.0
     """
+    low, high = _check_interval(low, high)
+    if not abs(center) <= 700:
+        raise ValueError(f"center must be between -700 and 700, where exp is a float, got {center}")
     half = (Fraction(high) - Fraction(low)) / 2
     middle = (Fraction(high) + Fraction(low)) / 2 - Fraction(center)
-    powers = [Fraction(0)]
-    for coefficient in reversed(polynomial.coefficients):  # Horner's rule in t
+    *others, last = polynomial.coefficients
+    powers = [Fraction(last)]
+    for coefficient in reversed(others):  # Horner's rule in t
         powers = _add(_multiply(powers, [middle, half]), [Fraction(coefficient)])
     terms = [float(c) * math.exp(center) for c in _powers_to_chebyshev(powers)]
     return ChebyshevPolynomial(low, high, (tuple(terms),))
@@ -230,12 +242,24 @@ def square_of(half: ChebyshevPolynomial) -> ChebyshevPolynomial:
     Args:
         half: q(s), of half the order, given as one term that is not squared.
 
+    Raises:
+        ValueError: if half is squared, or has more than one term.
+
     Example:
         >>> p = square_of(ChebyshevPolynomial(-2.0, 2.0, ((1.0, 1.0),)))  # (1 + s/2)^2
         >>> p.coefficients, p.is_nonnegative
         ((1.0, 1.0, 0.25), True)
     """
+    if half.is_squared or len(half.terms) > 1:
+        raise ValueError(f"half must have one term that is not squared, got {half}")
     return ChebyshevPolynomial(half.low, half.high, half.terms, is_squared=True)
+
+
+def _check_interval(low: float, high: float) -> tuple[float, float]:
+    """The ends as floats, if they are those of an interval."""
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"low and high must be finite, low < high; got {low}, {high}")
+    return float(low), float(high)
 
 
 def _grid(low: float, high: float) -> np.ndarray:

@@ -54,10 +54,12 @@ def observe(scores: Tensor) -> ObservedScores:
     """The visible scores of one head, from (..., T_q, T_k) with minus infinity at hidden keys.
 
     Raises:
-        ValueError: if no key is visible, or all visible scores are equal.
+        ValueError: if no key is visible, all visible scores are equal, or one is not finite.
     """
-    scores = scores.double()
-    visible = scores.isfinite()
+    scores = scores.detach().double().cpu()
+    visible = scores != -math.inf
+    if not scores[visible].isfinite().all():
+        raise ValueError("scores must be finite, or minus infinity at hidden keys; got NaN or inf")
     log_sum = scores.logsumexp(-1, keepdim=True).expand_as(scores)
     observed = ObservedScores(scores[visible].numpy(), log_sum[visible].numpy())
     if observed.score.size == 0 or observed.low == observed.high:

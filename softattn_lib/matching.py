@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .families import ChebyshevPolynomial
 from .fitting import observe, square
+from .polynomials import check_order
 
 RIDGE = 0.1  # on the whitened key shift, whose output error is in units of the output
 
@@ -31,6 +32,9 @@ def match_outputs(
         scale: of the scores.
         steps: of L-BFGS.
 
+    Raises:
+        ValueError: if order is not an even integer >= 2.
+
     Returns:
         polynomials of the Hq heads, and the key shift (Hk, d).
 
@@ -41,7 +45,7 @@ def match_outputs(
         >>> len(polynomials), polynomials[0].order, shift.shape
         (2, 2, torch.Size([2, 4]))
     """
-    if order < 2 or order % 2:
+    if check_order(order) < 2 or order % 2:
         raise ValueError(f"order of a sum of two squares must be even and >= 2, got {order}")
     problem = _Problem(order, q.float() * scale, k.float(), v.float(), visible)
     return problem.solve(steps)
@@ -55,7 +59,8 @@ class _Problem:
         scores = q @ k.repeat_interleave(self.groups, 0).mT  # (Hq, n, R, T)
         hidden = scores.masked_fill(~visible, -torch.inf)
         self.target = hidden.softmax(-1) @ v
-        self.size = self.target.square().sum(-1).mean((1, 2))  # (Hq,)
+        size = self.target.square().sum(-1).mean((1, 2))  # (Hq,)
+        self.size = size.clamp(min=torch.finfo(size.dtype).tiny)  # a head may have no output
         means = k.flatten(1, 2).mean(1)
         self.start = torch.stack([torch.zeros_like(means), means])  # candidates
         self.scores, self.order = scores, order
