@@ -202,9 +202,7 @@ def test_a_sample_of_another_model():
 
 
 def test_errors_say_what_there_is():
-    with pytest.raises(
-        ValueError, match=r"family must be one of taylor.*of_squares; got 'x'"
-    ):
+    with pytest.raises(ValueError, match=r"family must be one of taylor.*of_squares; got 'x'"):
         calibrate(MODEL, sample(), 2, "x")
     with pytest.raises(ValueError, match=r"criterion of square must be .*weight.*score.*got 'x'"):
         calibrate(MODEL, sample(), 2, "square", "x")
