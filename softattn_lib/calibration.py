@@ -31,6 +31,7 @@ FAMILIES = {
     "square": ("weight", "score"),
     "sum_of_squares": ("output",),
 }  # family -> its criteria, the default first
+ONLY_EVEN = ("square", "sum_of_squares")
 ROWS = 128  # queries whose scores are made at once: they stay in a core's cache
 
 
@@ -116,28 +117,29 @@ def load_calibration(path: str | Path) -> Calibration:
         with safe_open(path, "pt") as file:
             about = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        is_squared, order = about["is_squared"] == "True", int(about["order"])
-        texts, names = json.loads(about["texts"]), ("family", "criterion", "model")
-        layers, heads = tensors["gate"].shape
-        polynomials = [
-            ChebyshevPolynomial(low, high, tuple(map(tuple, terms)), is_squared)
-            for low, high, terms in zip(
-                *(tensors[name].tolist() for name in ("low", "high", "terms")), strict=True
-            )
-        ]
+        return _read(about, tensors)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"calibration {str(path)!r} is not one, or is broken: {error}") from None
+
+
+def _read(about: dict, tensors: dict[str, Tensor]) -> Calibration:
+    layers, heads = tensors["gate"].shape
+    ends_and_terms = (tensors[name].tolist() for name in ("low", "high", "terms"))
+    polynomials = [
+        ChebyshevPolynomial(low, high, tuple(map(tuple, terms)), about["is_squared"] == "True")
+        for low, high, terms in zip(*ends_and_terms, strict=True)
+    ]
+    if len(polynomials) != layers * heads or len(tensors["key_shift"]) != layers:
+        raise ValueError("the parts of it have different numbers of layers or heads")
     return Calibration(
-        **{name: about[name] for name in names},
-        order=order,
-        texts=texts,
+        **{name: about[name] for name in ("family", "criterion", "model")},
+        order=int(about["order"]),
+        texts=json.loads(about["texts"]),
         layers=tuple(
-            LayerCalibration(
-                tuple(polynomials[row * heads : (row + 1) * heads]),
-                tensors["key_shift"][row],
-                tensors["gate"][row],
+            LayerCalibration(tuple(polynomials[row * heads :][:heads]), shift, gate)
+            for row, (shift, gate) in enumerate(
+                zip(tensors["key_shift"], tensors["gate"], strict=True)
             )
-            for row in range(layers)
         ),
     )
 
@@ -192,17 +194,19 @@ def take_sample(model, texts: Mapping[str, Tensor], queries: int = 16) -> Sample
     Args:
         model: as in `llama.capture_attention`.
         texts: name -> token ids (n, T), integers; T the same for all.
-        queries: how many of the T positions to keep queries of.
+        queries: at how many of the T positions to keep queries, at most.
 
     Raises:
-        ValueError: no texts, or texts of different lengths.
+        ValueError: no texts, texts of different lengths, or no queries.
     """
     lengths = {ids.shape[-1] for ids in texts.values()}
     if len(lengths) != 1 or any(ids.dim() != 2 for ids in texts.values()):
         shapes = {name: tuple(ids.shape) for name, ids in texts.items()}
         raise ValueError(f"texts must be token ids of shape (n, T) with one T, got {shapes}")
     (length,) = lengths
-    step = max(length // queries, 1)
+    if queries < 1:
+        raise ValueError(f"queries must be at least 1, got {queries}")
+    step = -(-length // queries)
     rows = torch.arange(step - 1, length, step)
     captured = [capture_attention(model, None, ids) for group in texts.values() for ids in group]
     layers = [_layer_sample(model, captured, index, rows) for index in captured[0].layers]
@@ -257,7 +261,8 @@ def calibrate(
     sample = texts if isinstance(texts, Sample) else take_sample(model, texts)
     if sample.model != fingerprint(model):
         raise ValueError(f"texts is a sample of the model {sample.model}, not of this one")
-    check_order(order)
+    if check_order(order) % 2 and family in ONLY_EVEN:
+        raise ValueError(f"order of {family} must be even, got {order}")
     fit = _match if family == "sum_of_squares" else _fit
     layers = [fit(sample, index, order, family, criterion) for index in range(len(sample.layers))]
     return Calibration(family, order, criterion, sample.model, sample.texts, tuple(layers))
@@ -301,7 +306,7 @@ def judge(
             as they were and need not be computed again.
 
     Raises:
-        ValueError: the calibration is of another model.
+        ValueError: the calibration is of another model, or a head is not one of the model.
 
     Warns:
         ScoresOutsideWarning: with the share of the scores outside of the fitted intervals.
@@ -310,7 +315,7 @@ def judge(
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> config = LlamaConfig(vocab_size=50, hidden_size=12, intermediate_size=20, head_dim=4,
         ...     num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2)
-        >>> model, ids = LlamaForCausalLM(config).eval(), torch.arange(20)[None]
+        >>> model, ids = LlamaForCausalLM(config).eval(), torch.arange(16)[None]
         >>> softmax = judge(model, ids, None)
         >>> close = judge(model, ids, calibrate(model, {"digits": ids}, 6, "square"))
         >>> abs(close.loss - softmax.loss) < 1e-3, close.not_positive, close.outside
@@ -320,13 +325,18 @@ def judge(
 
     if calibration is not None:
         calibration.check(model)
+    every = {(i, h) for i in range(model.config.num_hidden_layers)
+             for h in range(model.config.num_attention_heads)}  # fmt: skip
+    heads = every if heads is None else {tuple(head) for head in heads}
+    if unknown := sorted(heads - every):
+        raise ValueError(f"heads names {unknown}, (layer, head) that this model does not have")
     sdpa, count = ALL_ATTENTION_FUNCTIONS["sdpa"], _Count()
 
     def attention(module, query, key, value, attention_mask, *, scaling, **kwargs):
         out, rest = sdpa(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         layer = module.layer_idx
         for head in range(query.shape[1]) if calibration is not None else ():
-            if heads is None or (layer, head) in heads:
+            if (layer, head) in heads:
                 group = head // (query.shape[1] // key.shape[1])
                 qkv = query[0, head] * scaling, key[0, group], value[0, group]
                 out[0, :, head] = _head_output(calibration.layers[layer], head, group, *qkv, count)
@@ -345,7 +355,7 @@ def judge(
             "the polynomial of their head was fitted on, where it promises nothing; calibrate on "
             "texts that are more like these",
             ScoresOutsideWarning,
-            stacklevel=2,
+            stacklevel=3,  # torch.no_grad is in between
         )
     return Judgement(
         loss=sum(losses) / len(losses),
@@ -377,10 +387,12 @@ class _Count:
 
 
 def _head_output(layer: LayerCalibration, head: int, group: int, q, k, v, count: _Count) -> Tensor:
-    """(T, e) of one head, causal. A polynomial that is no square is evaluated in float64."""
+    """(T, e) of one head, causal; in float32 at least, and in float64 where weights can cancel."""
     polynomial = layer.polynomials[head]
     k = k - layer.key_shift[group].to(k)
-    dtype = q.dtype if polynomial.is_squared else torch.float64
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    q, k = q.to(dtype), k.to(dtype)
+    dtype = dtype if polynomial.is_squared else torch.float64
     low, high = _with_rounding(polynomial.low, polynomial.high)
     pieces = []
     for start in range(0, len(q), ROWS):
@@ -393,7 +405,7 @@ def _head_output(layer: LayerCalibration, head: int, group: int, q, k, v, count:
         if scores.min() < low or scores.max() > high:  # perhaps among the hidden ones only
             count.outside += ((scores < low) | (scores > high)).tril(start).sum().item()
         count.rows += len(total)
-        count.not_positive += (total <= 0).sum().item()
+        count.not_positive += (~(total > 0)).sum().item()  # NaN included
         pieces.append((weights / total).to(v.dtype) @ v[:stop])
     return torch.cat(pieces) * layer.gate[head].to(v)
 
@@ -405,9 +417,12 @@ def _with_rounding(low: float, high: float) -> tuple[float, float]:
 
 
 def _fit(sample: Sample, index: int, order: int, family: str, criterion: str) -> LayerCalibration:
-    polynomials = [
-        fit_head(observe(scores), order, family, criterion) for scores in sample.scores(index)
-    ]
+    polynomials = []
+    for head, scores in enumerate(sample.scores(index)):
+        try:
+            polynomials.append(fit_head(observe(scores), order, family, criterion))
+        except ValueError as error:
+            raise ValueError(f"layer {index}, head {head}: {error}") from None
     _, k, _, _ = sample.layers[index]
     shift = torch.zeros(k.shape[0], k.shape[-1])
     return LayerCalibration(tuple(polynomials), shift, torch.ones(len(polynomials)))

@@ -132,6 +132,9 @@ class HeadPolynomialsKernel(Kernel):
     Args:
         polynomials: one a query head, in the order of the axis before time.
 
+    Raises:
+        ValueError: no polynomials; queries with another number of heads, when called.
+
     Example:
         >>> from softattn_lib import taylor
         >>> kernel = HeadPolynomialsKernel((taylor(0), taylor(2)))
@@ -140,6 +143,19 @@ class HeadPolynomialsKernel(Kernel):
     """
 
     polynomials: tuple[Polynomial, ...]
+
+    def __post_init__(self):
+        if not self.polynomials:
+            raise ValueError("polynomials is empty; give one for each query head")
+
+    def _check_heads(self, shape) -> None:
+        """shape (..., H_k, G, rows, columns), as the forms group the heads."""
+        heads = shape[-4] * shape[-3] if len(shape) > 3 else 1
+        if heads != len(self.polynomials):
+            raise ValueError(
+                f"kernel has polynomials for {len(self.polynomials)} heads; q has {heads} heads "
+                "in its axis before time"
+            )
 
     @property
     def is_nonnegative(self) -> bool:
@@ -161,6 +177,7 @@ class HeadPolynomialsKernel(Kernel):
 
     def query_features(self, q, scale):
         """q (..., H_k, G, T, d), as the forms group the heads."""
+        self._check_heads(q.shape)
         features = PolynomialKernel(self._powers).query_features(q * scale, 1.0)
         slices = order_slices(q.shape[-1], self._powers)
         factors = torch.zeros(len(self.polynomials), features.shape[-1], dtype=torch.float64)
@@ -174,6 +191,9 @@ class HeadPolynomialsKernel(Kernel):
 
     def weight(self, score):
         """score (..., H_k, G, T_q, T_k), as the forms group the heads."""
+        self._check_heads(score.shape)
+        if len(self.polynomials) == 1:
+            return self.polynomials[0](score)
         by_head = score.flatten(-4, -3).unbind(-3)
         pairs = zip(self.polynomials, by_head, strict=True)
         return torch.stack([p(s) for p, s in pairs], dim=-3).reshape(score.shape)

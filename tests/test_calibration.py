@@ -477,3 +477,46 @@ def test_a_file_with_wrong_numbers(tmp_path):
         save_file({**tensors, **{k: v.clone() for k, v in change.items()}}, path, about)
         with pytest.raises(ValueError, match="is not one, or is broken"):
             load_calibration(path)
+
+
+def test_a_head_that_the_model_does_not_have_is_refused():
+    with pytest.raises(ValueError, match=r"heads names \[\(9, 9\)\]"):
+        judge(MODEL, IDS, None, heads=[(9, 9)])
+
+
+def test_a_head_without_scores_is_named():
+    broken = copy.deepcopy(MODEL)
+    with torch.no_grad():
+        broken.model.layers[1].self_attn.q_proj.weight[4:8] = 0  # of head 1
+    with pytest.raises(ValueError, match="layer 1, head 1: scores must hold"):
+        calibrate(broken, TEXTS, 2, "square")
+
+
+@quiet
+def test_sums_that_are_not_a_number_are_counted():
+    fit = calibrate(MODEL, TEXTS, 2, "square")
+    nothing = (ChebyshevPolynomial(-1.0, 1.0, ((0.0,),)),) * HEADS
+    layers = tuple(replace(layer, polynomials=nothing) for layer in fit.layers)
+    result = judge(MODEL, IDS, replace(fit, layers=layers))
+    assert result.not_positive == result.rows == LAYERS * HEADS * IDS.numel()
+
+
+@pytest.mark.parametrize("name", ["key_shift", "gate", "low", "model", "family"])
+def test_a_file_that_lacks_a_part_is_refused(tmp_path, name):
+    path = tmp_path / "fit.safetensors"
+    calibrate(MODEL, TEXTS, 2, "square").save(path)
+    with safe_open(path, "pt") as file:
+        about = file.metadata()
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    about.pop(name, None), tensors.pop(name, None)
+    save_file(tensors, path, about)
+    with pytest.raises(ValueError, match="is not one, or is broken"):
+        load_calibration(path)
+
+
+@quiet
+def test_a_bfloat16_model_is_judged_in_float32():
+    fit = calibrate(MODEL, TEXTS, 16, "square")
+    rounded = copy.deepcopy(MODEL).bfloat16()
+    softmax, loss = (judge(rounded, IDS, x).loss for x in (None, fit))
+    assert abs(loss - softmax) < 0.02

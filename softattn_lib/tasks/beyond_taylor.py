@@ -15,6 +15,7 @@ from torch import Tensor
 
 from softattn_lib.calibration import (
     FAMILIES,
+    ONLY_EVEN,
     Calibration,
     Judgement,
     Sample,
@@ -28,7 +29,6 @@ from softattn_lib.tasks.text import embedded_text
 
 CONTEXT = 512
 ORDERS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
-ONLY_EVEN = ("square", "sum_of_squares")
 
 
 def calibration_texts() -> dict[str, str]:
