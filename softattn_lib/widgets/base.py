@@ -36,7 +36,7 @@ class Explorer(ipywidgets.VBox):
 
     Args:
         question: HTML above; what to find out by moving the controls.
-        controls: {name: widget with a value}, at most three. The first values are the defaults.
+        controls: {name: widget with a value}, at most four. The first values are the defaults.
         compute: called with the controls' values by name.
         draw: called as draw(result), makes the figure of a result; as draw(result, figure), changes
             that figure in place, so that the live one gets a single message with what changed.
