@@ -63,7 +63,7 @@ class ChebyshevPolynomial(Polynomial):
     def __call__(self, score):
         """p(score) by Clenshaw's rule, for a floating point tensor of any shape, or a number."""
         t = (score - (self.low + self.high) / 2) * (2 / (self.high - self.low))
-        values = [_clenshaw(t, term) for term in self.terms]
+        values = [clenshaw(t, term) for term in self.terms]
         return sum(value * value for value in values) if self.is_squared else sum(values)
 
     @property
@@ -271,7 +271,13 @@ def _values(polynomial: Polynomial, scores: np.ndarray) -> np.ndarray:
     return np.asarray(polynomial(scores))
 
 
-def _clenshaw(t, coefficients):
+def clenshaw(t, coefficients):
+    """sum_k c_k T_k(t) by Clenshaw's rule; t and the c_k are numbers, arrays or tensors.
+
+    Example:
+        >>> clenshaw(0.5, (1.0, 0.0, 2.0))  # 1 + 2 T_2(t) = 4 t^2 - 1
+        0.0
+    """
     ahead, value = 0.0, t * 0 + coefficients[-1]
     if len(coefficients) == 1:
         return value

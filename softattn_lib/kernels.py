@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from .features import features_of_degree, order_slices, polynomial_features
+from .families import ChebyshevPolynomial, clenshaw
+from .features import features_of_degree, made_once, order_slices, polynomial_features
 from .numerics import safe_divide
 from .polynomials import Polynomial
 
@@ -192,11 +193,40 @@ class HeadPolynomialsKernel(Kernel):
     def weight(self, score):
         """score (..., H_k, G, T_q, T_k), as the forms group the heads."""
         self._check_heads(score.shape)
-        if len(self.polynomials) == 1:
-            return self.polynomials[0](score)
-        by_head = score.flatten(-4, -3).unbind(-3)
-        pairs = zip(self.polynomials, by_head, strict=True)
-        return torch.stack([p(s) for p, s in pairs], dim=-3).reshape(score.shape)
+        by_head = score.flatten(-4, -3) if score.dim() > 3 else score.unsqueeze(-3)
+        if (constants := _common_form(self.polynomials)) is not None:
+            values = _values_by_head(by_head, *(x.to(by_head) for x in constants))
+        else:
+            pairs = zip(self.polynomials, by_head.unbind(-3), strict=True)
+            values = torch.stack([p(s) for p, s in pairs], dim=-3)
+        return values.reshape(score.shape)
+
+
+@made_once
+def _common_form(polynomials: tuple[Polynomial, ...]):
+    """(middle, stretch, terms) for all heads at once if all are squares in Chebyshev form, or None.
+
+    middle and stretch (H, 1, 1) take a score to t, terms (S, K, H, 1, 1) hold the coefficients.
+    """
+    if not all(isinstance(p, ChebyshevPolynomial) and p.is_squared for p in polynomials):
+        return None
+    ends = torch.tensor([(p.low, p.high) for p in polynomials], dtype=torch.float64)
+    low, high = ends.reshape(-1, 1, 1, 2).unbind(-1)
+    shape = [
+        max(len(p.terms) for p in polynomials),
+        max(len(q) for p in polynomials for q in p.terms),
+    ]
+    terms = torch.zeros(*shape, len(polynomials), 1, 1, dtype=torch.float64)
+    for head, polynomial in enumerate(polynomials):
+        for row, term in enumerate(polynomial.terms):
+            terms[row, : len(term), head, 0, 0] = torch.tensor(term, dtype=torch.float64)
+    return (low + high) / 2, 2 / (high - low), terms
+
+
+def _values_by_head(score, middle, stretch, terms):
+    """The sum of squares of each head's scores, (..., H, T_q, T_k)."""
+    t = (score - middle) * stretch
+    return sum(clenshaw(t, term.unbind(0)).square() for term in terms)
 
 
 class FeatureMapKernel(Kernel):

@@ -9,7 +9,7 @@ vector subtracted from all keys of a key head, which softmax does not notice, is
 import torch
 from torch import Tensor
 
-from .families import ChebyshevPolynomial
+from .families import ChebyshevPolynomial, clenshaw
 from .fitting import observe, square
 from .polynomials import check_order
 
@@ -130,21 +130,12 @@ class _Problem:
         shift = shift + torch.einsum("gij,gj->gi", whiten_shift, move)
         t = self._scaled(self._moved(shift), low, high)
         weights = sum(
-            _clenshaw_by_head(t, term).square()
+            clenshaw(t, [_like(c, t) for c in term.unbind(1)]).square()
             for term in torch.einsum("hij,hsj->shi", whiten, terms)
         )
         weights = weights * self.visible
         out = (weights / weights.sum(-1, keepdim=True)) @ self.v
         return (out - self.target).square().sum(-1).mean((1, 2)) / self.size
-
-
-def _clenshaw_by_head(t, terms):
-    """sum_k terms[h, k] T_k(t[h]) for t (H, ...)."""
-    columns = [_like(c, t) for c in terms.unbind(1)]
-    ahead, value = torch.zeros_like(t), columns[-1].expand_as(t)
-    for column in columns[-2:0:-1]:
-        value, ahead = 2 * t * value - ahead + column, value
-    return t * value - ahead + columns[0]
 
 
 def _chebyshev_basis(t, count):

@@ -12,7 +12,7 @@ from softattn_lib import (
     parallel_attention,
     taylor,
 )
-from softattn_lib.families import chebyshev, square_of
+from softattn_lib.families import ChebyshevPolynomial, chebyshev, square_of
 from softattn_lib.kernels import HeadPolynomialsKernel
 from tests.reference import FORMS
 
@@ -222,3 +222,15 @@ def test_as_many_polynomials_as_heads(form, count):
     kernel = HeadPolynomialsKernel((taylor(2),) * count)
     with pytest.raises((ValueError, RuntimeError)):
         FORMS[form](q, k, v, kernel=kernel, enable_gqa=True)
+
+
+def test_squares_of_different_orders_are_evaluated_together_as_each_alone():
+    polynomials = (
+        ChebyshevPolynomial(-3.0, 1.0, ((1.0, 0.5, 0.25),), True),
+        ChebyshevPolynomial(-1.0, 2.0, ((1.0,), (0.5, 2.0)), True),
+        ChebyshevPolynomial(0.0, 4.0, ((2.0, 0.0), (1.0, 1.0, 1.0, 1.0)), True),
+    )
+    scores = torch.randn(2, 3, 1, 5, 7, generator=torch.Generator().manual_seed(0))
+    together = HeadPolynomialsKernel(polynomials).weight(scores)
+    alone = [p(scores[:, head]) for head, p in enumerate(polynomials)]
+    torch.testing.assert_close(together, torch.stack(alone, dim=1))
