@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from softattn_lib.calibration import load_calibration
+from softattn_lib.llama import load_small_model
+from softattn_lib.tasks.beyond_taylor import held_out_sequences, quiet_judge
 from softattn_lib.tasks.presets import PRESETS
 from softattn_lib.tasks.recall import recall
 from softattn_lib.tasks.records import read_rows, summarize
@@ -81,3 +84,39 @@ def test_a_row_of_recall_is_reproduced():
 def test_a_row_of_small_is_reproduced():
     mean, width = spread("small", "held_out_loss", "softmax")
     assert train("softmax", "small", seed=0).held_out_loss == pytest.approx(mean, abs=2 * width)
+
+
+def extra_loss(family, order):
+    """How far above softmax, for each of the three held-out texts."""
+    rows = read_rows(TABLES / "beyond_taylor.csv")
+    softmax = {row["text"]: row for row in rows if row["family"] == "softmax"}
+    found = [row for row in rows if (row["family"], row["order"]) == (family, str(order))]
+    assert sorted(row["text"] for row in found) == ["code", "licence", "prose"] == sorted(softmax)
+    assert all(int(row["tokens"]) >= 8000 for row in found)
+    losses = [(float(row["held_out_loss"]), softmax[row["text"]]) for row in found]
+    return [loss - float(row["held_out_loss"]) for loss, row in losses]
+
+
+@pytest.mark.parametrize(("order", "most"), [(8, 0.10), (12, 0.02)])
+def test_sums_of_squares_come_as_close_to_softmax_as_promised(order, most):
+    extra = extra_loss("sum_of_squares", order)
+    assert sum(extra) / 3 <= most
+
+
+def test_the_stored_calibrations_are_those_of_the_table():
+    paths = sorted((TABLES / "calibrations").glob("*.safetensors"))
+    assert paths
+    for path in paths:
+        fit = load_calibration(path)
+        assert path.stem == f"{fit.family}-{fit.order}"
+        assert len(fit.layers) == 30 and extra_loss(fit.family, fit.order)
+        assert all(p.order == fit.order for layer in fit.layers for p in layer.polynomials)
+
+
+@pytest.mark.slow
+def test_a_row_of_beyond_taylor_is_reproduced():
+    model, tokenizer = load_small_model()
+    fit = load_calibration(TABLES / "calibrations" / "sum_of_squares-8.safetensors")
+    ids = held_out_sequences(tokenizer, 1)["prose"]
+    softmax = quiet_judge(model, ids, None).loss
+    assert abs(quiet_judge(model, ids, fit).loss - softmax) < 0.1
