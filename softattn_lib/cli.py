@@ -3,6 +3,7 @@
 import argparse
 import functools
 import sys
+import time
 
 
 def main(arguments=None):
@@ -58,6 +59,23 @@ def parser():
     evaluate.add_argument("--text", help="file that the runs were trained on, if not the default")
     evaluate.add_argument("--results", help="CSV file that a row for each test is appended to")
     evaluate.set_defaults(run=run_evaluate)
+
+    adapt = commands.add_parser("adapt", help="train the polynomials of a calibration on text")
+    adapt.add_argument("calibration", help="file that a calibration was saved in")
+    adapt.add_argument("--out", required=True, help="file for the adapted calibration")
+    adapt.add_argument("--text", nargs="+", help="files to read, instead of texts that come along")
+    adapt.add_argument("--steps", type=int, default=100)
+    adapt.add_argument("--length", type=int, default=256, help="tokens of a sequence, default 256")
+    adapt.add_argument("--batch", type=int, default=4, help="sequences of a step, default 4")
+    adapt.add_argument("--learning-rate", type=float, default=0.03)
+    adapt.add_argument(
+        "--held-out", type=int, default=16, help="sequences of each text to judge on; 0: do not"
+    )
+    adapt.add_argument(
+        "--results", help="CSV file that a row for each held-out text is appended to"
+    )
+    adapt.add_argument("--cpu", action="store_true", help="even where there is an accelerator")
+    adapt.set_defaults(run=run_adapt)
 
     sweep = commands.add_parser("sweep", help="run variants times seeds from a YAML file")
     sweep.add_argument("file")
@@ -168,6 +186,49 @@ def run_evaluate(options):
             )
             if options.results:
                 append_row(options.results, row)
+    return 0
+
+
+@one_line_errors
+def run_adapt(options):
+    from accelerate import PartialState
+
+    from softattn_lib.calibration import load_calibration
+    from softattn_lib.llama import load_small_model
+    from softattn_lib.tasks import adapt
+    from softattn_lib.tasks.records import append_row, check_columns
+
+    if options.results:
+        check_columns(options.results, adapt.COLUMNS)
+    before = load_calibration(options.calibration)
+    model, tokenizer = load_small_model()
+    texts = adapt.sequences_of(tokenizer, options.text, options.length)
+    start = time.perf_counter()
+    after = adapt.adapt(
+        model,
+        texts,
+        before,
+        steps=options.steps,
+        learning_rate=options.learning_rate,
+        batch_size=options.batch,
+        cpu=options.cpu,
+    )
+    seconds = f"{time.perf_counter() - start:.0f}"
+    if not PartialState().is_main_process:
+        return 0
+    after.save(options.out)
+    for when, calibration in (("before", before), ("after", after)):
+        found = adapt.match(model, adapt.one_of_each(texts), calibration)
+        lacking = f", {found.not_positive} rows left out" if found.not_positive else ""
+        print(f"{when}: matching loss {found.loss:.4f}{lacking}")
+    about = {"steps": options.steps, "seconds": seconds}
+    for row in adapt.held_out_rows(model, tokenizer, before, after, options.held_out, **about):
+        print(
+            f"{row['text']}: held-out loss {row['before']} before, {row['after']} after, "
+            f"{row['softmax']} with softmax, nats per token"
+        )
+        if options.results:
+            append_row(options.results, row)
     return 0
 
 

@@ -5,8 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from softattn_lib import cli, doctor, small_model
+from softattn_lib import cli, doctor, llama, small_model
+from softattn_lib.calibration import calibrate, judge, load_calibration
+from softattn_lib.tasks import adapt
+from softattn_lib.tasks.records import read_rows
 
 
 def test_doctor_prints_the_report_and_its_status_says_whether_all_is_well(monkeypatch, capsys):
@@ -40,6 +45,52 @@ def test_a_wrong_command_is_refused_with_the_legal_ones(arguments, capsys):
         cli.main(arguments)
     assert caught.value.code == 2
     assert "usage: softattn" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::softattn_lib.calibration.ScoresOutsideWarning")
+def test_adapt_stores_the_result_and_says_what_came_of_it(tmp_path, monkeypatch, capsys):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=128,
+        hidden_size=12,
+        intermediate_size=20,
+        head_dim=4,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        initializer_range=0.5,
+    )
+    model = LlamaForCausalLM(config).eval()
+    file, stored, out, results = (tmp_path / name for name in ("text", "before", "after", "table"))
+    file.write_text("the cat sat on the mat and looked at the other cat")
+    ids = torch.tensor([[ord(c) for c in file.read_text()]])
+    calibrate(model, {"cat": ids}, 2, "square").save(stored)
+
+    def tokenizer(text, verbose):
+        return {"input_ids": [ord(c) for c in text]}
+
+    monkeypatch.setattr(llama, "load_small_model", lambda: (model, tokenizer))
+    monkeypatch.setattr(adapt, "held_out_sequences", lambda tokenizer, count: {"cat": ids})
+    command = ["adapt", str(stored), "--out", str(out), "--text", str(file), "--length", "20"]
+    command += ["--steps", "20", "--cpu", "--learning-rate", "0.01", "--results", str(results)]
+    assert cli.main(command) == 0
+    shown = capsys.readouterr().out.splitlines()
+    before, after = (float(line.split()[-1]) for line in shown[:2])
+    assert after < before
+    (row,) = read_rows(results)
+    assert list(row) == adapt.COLUMNS
+    assert row["before"] == f"{judge(model, ids, load_calibration(stored)).loss:.4f}"
+    assert row["after"] == f"{judge(model, ids, load_calibration(out)).loss:.4f}"
+    assert row["softmax"] == f"{judge(model, ids, None).loss:.4f}"
+    assert f"held-out loss {row['before']} before, {row['after']} after" in shown[2]
+
+    assert cli.main([*command[:-2], "--held-out", "0"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_adapt_without_a_calibration_is_one_line(tmp_path, capsys):
+    assert cli.main(["adapt", str(tmp_path / "none"), "--out", "out"]) == 1
+    assert "no such file" in capsys.readouterr().err
 
 
 @pytest.mark.slow
