@@ -92,6 +92,7 @@ class Calibration:
             "terms": torch.tensor([p.terms for p in heads], dtype=torch.float64),
             "low": torch.tensor([p.low for p in heads], dtype=torch.float64),
             "high": torch.tensor([p.high for p in heads], dtype=torch.float64),
+            "basis": torch.tensor([p.basis for p in heads], dtype=torch.float64),
             "key_shift": torch.stack([layer.key_shift for layer in self.layers]),
             "gate": torch.stack([layer.gate for layer in self.layers]),
         }
@@ -124,10 +125,11 @@ def load_calibration(path: str | Path) -> Calibration:
 
 def _read(about: dict, tensors: dict[str, Tensor]) -> Calibration:
     layers, heads = tensors["gate"].shape
-    ends_and_terms = (tensors[name].tolist() for name in ("low", "high", "terms"))
+    parts = (tensors[name].tolist() for name in ("low", "high", "terms", "basis"))
+    is_squared = about["is_squared"] == "True"
     polynomials = [
-        ChebyshevPolynomial(low, high, tuple(map(tuple, terms)), about["is_squared"] == "True")
-        for low, high, terms in zip(*ends_and_terms, strict=True)
+        ChebyshevPolynomial(low, high, tuple(map(tuple, terms)), is_squared, tuple(basis))
+        for low, high, terms, basis in zip(*parts, strict=True)
     ]
     if len(polynomials) != layers * heads or len(tensors["key_shift"]) != layers:
         raise ValueError("the parts of it have different numbers of layers or heads")

@@ -24,14 +24,17 @@ class ChebyshevPolynomial(Polynomial):
     """A polynomial of the score given by Chebyshev coefficients on an interval.
 
     p(s) = q_1(t) + q_2(t) + ..., or the sum of their squares, with q_i(t) = sum_k c_ik T_k(t) and
-    t = (2 s - low - high) / (high - low), which runs from -1 to 1. Squares are positive for every
-    score, whatever the rounding. `coefficients`, in powers of s, is derived in exact arithmetic;
-    the features of a recurrent state use it, a score is evaluated by Clenshaw's rule without it.
+    t = (2 s - low - high) / (high - low), which runs from -1 to 1, or the same for the ends of a
+    `basis`. Squares are positive for every score, whatever the rounding. `coefficients`, in powers
+    of s, is derived in exact arithmetic; the features of a recurrent state use it, a score is
+    evaluated by Clenshaw's rule without it.
 
     Args:
-        low, high: the ends of the interval, in units of the score.
+        low, high: the ends of the interval that p is for, in units of the score.
         terms: the coefficients c_i of each q_i, lowest first.
         is_squared: whether p is the sum of q_i ** 2.
+        basis: another interval to write p on, where p is huge on its own: there small values drown
+            in the rounding of large ones. None for (low, high).
 
     Raises:
         ValueError: if low < high does not hold, or there is no coefficient, or one is not finite.
@@ -47,10 +50,13 @@ class ChebyshevPolynomial(Polynomial):
     high: float
     terms: tuple[tuple[float, ...], ...]
     is_squared: bool = False
+    basis: tuple[float, float] | None = None
 
     def __post_init__(self):
         for name, end in zip(("low", "high"), _check_interval(self.low, self.high), strict=True):
             object.__setattr__(self, name, end)
+        basis = (self.low, self.high) if self.basis is None else _check_interval(*self.basis)
+        object.__setattr__(self, "basis", basis)
         terms = tuple(tuple(float(c) for c in term) for term in self.terms)
         if not terms or not all(terms):
             raise ValueError(f"terms must hold at least one coefficient each, got {self.terms}")
@@ -62,7 +68,8 @@ class ChebyshevPolynomial(Polynomial):
 
     def __call__(self, score):
         """p(score) by Clenshaw's rule, for a floating point tensor of any shape, or a number."""
-        t = (score - (self.low + self.high) / 2) * (2 / (self.high - self.low))
+        low, high = self.basis
+        t = (score - (low + high) / 2) * (2 / (high - low))
         values = [clenshaw(t, term) for term in self.terms]
         return sum(value * value for value in values) if self.is_squared else sum(values)
 
@@ -72,12 +79,12 @@ class ChebyshevPolynomial(Polynomial):
         return self.is_squared or super().is_nonnegative
 
     def __hash__(self):
-        return hash((self.low, self.high, self.terms, self.is_squared))
+        return hash((self.low, self.high, self.terms, self.is_squared, self.basis))
 
     def _in_powers(self) -> tuple[float, ...]:
         """The coefficients in powers of s, exact until they are rounded once."""
-        width = Fraction(self.high) - Fraction(self.low)
-        t = [-(Fraction(self.high) + Fraction(self.low)) / width, 2 / width]
+        low, high = map(Fraction, self.basis)
+        t = [-(high + low) / (high - low), 2 / (high - low)]
         total = [Fraction(0)]
         for term in self.terms:
             q = _chebyshev_in(t, [Fraction(c) for c in term])
@@ -212,7 +219,10 @@ def taylor_about_middle(order: int, low: float, high: float) -> ChebyshevPolynom
 def on_interval(
     polynomial: Polynomial, low: float, high: float, center: float = 0.0
 ) -> ChebyshevPolynomial:
-    """exp(center) * polynomial(s - center) in Chebyshev form, exact until rounded once.
+    """exp(center) * polynomial(s - center) for an interval, exact until rounded once.
+
+    It is written on center - 1 to center + 1, since a series is small there and may be huge at the
+    ends of the interval.
 
     Raises:
         ValueError: if low < high does not hold, or center is not between -700 and 700.
@@ -224,14 +234,9 @@ def on_interval(
     low, high = _check_interval(low, high)
     if not abs(center) <= 700:
         raise ValueError(f"center must be between -700 and 700, where exp is a float, got {center}")
-    half = (Fraction(high) - Fraction(low)) / 2
-    middle = (Fraction(high) + Fraction(low)) / 2 - Fraction(center)
-    *others, last = polynomial.coefficients
-    powers = [Fraction(last)]
-    for coefficient in reversed(others):  # Horner's rule in t
-        powers = _add(_multiply(powers, [middle, half]), [Fraction(coefficient)])
+    powers = [Fraction(c) for c in polynomial.coefficients]
     terms = [float(c) * math.exp(center) for c in _powers_to_chebyshev(powers)]
-    return ChebyshevPolynomial(low, high, (tuple(terms),))
+    return ChebyshevPolynomial(low, high, (tuple(terms),), basis=(center - 1, center + 1))
 
 
 def square_of(half: ChebyshevPolynomial) -> ChebyshevPolynomial:

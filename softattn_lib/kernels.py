@@ -210,7 +210,7 @@ def _common_form(polynomials: tuple[Polynomial, ...]):
     """
     if not all(isinstance(p, ChebyshevPolynomial) and p.is_squared for p in polynomials):
         return None
-    ends = torch.tensor([(p.low, p.high) for p in polynomials], dtype=torch.float64)
+    ends = torch.tensor([p.basis for p in polynomials], dtype=torch.float64)
     low, high = ends.reshape(-1, 1, 1, 2).unbind(-1)
     shape = [
         max(len(p.terms) for p in polynomials),

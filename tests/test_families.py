@@ -231,6 +231,15 @@ def test_a_polynomial_in_chebyshev_form_is_the_same(order):
         torch.testing.assert_close(got(scores), taylor(order)(scores), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("order", [8, 20, 32])
+def test_a_series_keeps_its_digits_about_its_centre_however_wide_the_interval(order):
+    series = on_interval(taylor(order), -62.0, 10.0, center=-3.0)
+    for score in (-62.0, -20.0, -3.0, -0.3, 10.0):
+        exact = sum((Fraction(score) + 3) ** n / math.factorial(n) for n in range(order + 1))
+        assert series(score) == pytest.approx(float(exact) * math.exp(-3), rel=1e-4)
+    assert (series.low, series.high) == (-62.0, 10.0)
+
+
 def test_low_orders_come_back_exactly():
     assert on_interval(taylor(2), -1.0, 3.0).coefficients == taylor(2).coefficients
     assert on_interval(power(3), -2.0, 2.0).coefficients == power(3).coefficients

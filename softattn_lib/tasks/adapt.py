@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from softattn_lib.calibration import Calibration, LayerCalibration
-from softattn_lib.families import ChebyshevPolynomial
 from softattn_lib.llama import attention_function, decoder_layers
 from softattn_lib.tasks.beyond_taylor import calibration_texts, held_out_sequences, quiet_judge
 from softattn_lib.tasks.records import code_version, machine
@@ -61,8 +60,8 @@ class AdaptedHeads(nn.Module):
             "first_terms": first,
             "first_shift": shift,
             "first_gate": gate,
-            "low": torch.tensor([p.low for p in polynomials], dtype=dtype),
-            "high": torch.tensor([p.high for p in polynomials], dtype=dtype),
+            "low": torch.tensor([p.basis[0] for p in polynomials], dtype=dtype),
+            "high": torch.tensor([p.basis[1] for p in polynomials], dtype=dtype),
             "mixing": torch.linalg.qr(by_head, mode="r").R.mT.to(dtype),  # |x R^T| = |W x|
             "of_terms": torch.eye(first.shape[-1], dtype=dtype).repeat(len(first), 1, 1),
             "of_shift": torch.eye(shift.shape[-1], dtype=dtype).repeat(len(shift), 1, 1),
@@ -139,11 +138,12 @@ class AdaptedHeads(nn.Module):
         terms = self._step_of_terms().double().cpu().unbind(0)
         temperatures = self.log_temperature.double().exp().tolist()
         polynomials = tuple(
-            ChebyshevPolynomial(
-                old.low / tau,
-                old.high / tau,
-                tuple(map(tuple, (torch.tensor(old.terms, dtype=torch.float64) + step).tolist())),
-                old.is_squared,
+            replace(
+                old,
+                low=old.low / tau,
+                high=old.high / tau,
+                terms=(torch.tensor(old.terms, dtype=torch.float64) + step).tolist(),
+                basis=tuple(end / tau for end in old.basis),
             )
             for old, step, tau in zip(self.begin.polynomials, terms, temperatures, strict=True)
         )
