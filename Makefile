@@ -13,16 +13,16 @@ NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeou
 	--nbval-sanitize-with=tests/sanitize.cfg --color=no -p no:cacheprovider
 
 # One thread: two cores gain little from more, and sums come out in the same order everywhere.
-test check notebooks: export OMP_NUM_THREADS = 1
+test check notebooks exercises: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test check bench lint notebooks model doctor clean
+.PHONY: help lab test check bench lint notebooks exercises model doctor clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=python3.12        the Python that .venv is made with"
-	@echo "  ARGS='--port=9999'       handed on by lab, bench, model and notebooks"
+	@echo "  ARGS='--port=9999'       handed on by lab, bench, model, notebooks, exercises"
 	@echo "  TORCH_ARGS='--index-url URL'"
 	@echo "                           pip options for another build of torch, at the first start"
 
@@ -48,6 +48,9 @@ lint: $(INSTALLED) ## style: ruff check and ruff format
 notebooks: $(INSTALLED_AUTHOR) ## execute the notebooks again, store their outputs, pair the files
 	$(BIN)/softattn model
 	$(BIN)/python -m tools.notebooks $(ARGS)
+
+exercises: $(INSTALLED) ## execute the solutions again, make the exercises from them
+	$(BIN)/python -m tools.exercises $(ARGS)
 
 model: $(INSTALLED) ## fetch the small language model into your cache, once
 	$(BIN)/softattn model $(ARGS)
