@@ -163,6 +163,55 @@ def fingerprint(model) -> str:
     )
 
 
+def common_length(texts: Mapping[str, Tensor]) -> int:
+    """T of texts (n, T).
+
+    Raises:
+        ValueError: there are none, they have another shape, or they differ in T.
+
+    Example:
+        >>> common_length({"one": torch.ones(3, 5), "two": torch.ones(1, 5)})
+        5
+    """
+    lengths = {ids.shape[-1] for ids in texts.values()}
+    if len(lengths) != 1 or any(ids.dim() != 2 for ids in texts.values()):
+        shapes = {name: tuple(ids.shape) for name, ids in texts.items()}
+        raise ValueError(f"texts must be token ids of shape (n, T) with one T, got {shapes}")
+    return lengths.pop()
+
+
+def describe(texts: Mapping[str, Tensor]) -> dict[str, dict]:
+    """name -> the number of tokens of each text and their sha256, as in `Calibration.texts`.
+
+    Example:
+        >>> describe({"digits": torch.arange(20)[None]})["digits"]["tokens"]
+        20
+    """
+    found = {}
+    for name, ids in texts.items():
+        digest = hashlib.sha256(ids.cpu().numpy().astype("<i8").tobytes()).hexdigest()
+        found[name] = {"tokens": ids.numel(), "sha256": digest}
+    return found
+
+
+def head_mixing(project: Tensor, heads: int) -> Tensor:
+    """(Hq, e, e) float32 on the CPU: what keeps, head by head, lengths after a projection.
+
+    |o @ mixing[h]| is the length of what the projection makes of an output o of head h.
+
+    Args:
+        project: (hidden size, Hq * e), the weight of a layer's output projection.
+        heads: Hq.
+
+    Example:
+        >>> project = torch.tensor([[3.0, 1.0], [4.0, 0.0]])
+        >>> head_mixing(project, 2).abs().flatten().tolist()
+        [5.0, 1.0]
+    """
+    by_head = project.detach().float().cpu().unflatten(1, (heads, -1)).transpose(0, 1)
+    return torch.linalg.qr(by_head, mode="r").R.mT
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """What the attention of a model computes with on some texts, for a part of the queries.
@@ -201,11 +250,7 @@ def take_sample(model, texts: Mapping[str, Tensor], queries: int = 16) -> Sample
     Raises:
         ValueError: no texts, texts of different lengths, or no queries.
     """
-    lengths = {ids.shape[-1] for ids in texts.values()}
-    if len(lengths) != 1 or any(ids.dim() != 2 for ids in texts.values()):
-        shapes = {name: tuple(ids.shape) for name, ids in texts.items()}
-        raise ValueError(f"texts must be token ids of shape (n, T) with one T, got {shapes}")
-    (length,) = lengths
+    length = common_length(texts)
     if queries < 1:
         raise ValueError(f"queries must be at least 1, got {queries}")
     step = -(-length // queries)
@@ -214,7 +259,7 @@ def take_sample(model, texts: Mapping[str, Tensor], queries: int = 16) -> Sample
     layers = [_layer_sample(model, captured, index, rows) for index in captured[0].layers]
     return Sample(
         model=fingerprint(model),
-        texts={name: _describe(ids) for name, ids in texts.items()},
+        texts=describe(texts),
         layers=tuple(layers),
         visible=torch.arange(length) <= rows.unsqueeze(-1),
         scale=captured[0].layers[0].scale,
@@ -459,12 +504,4 @@ def _layer_sample(model, captured: list[CapturedAttention], index: int, rows: Te
         torch.stack([getattr(layer, name) for layer in layers], 1).float().cpu()
         for name in ("key", "value")
     )
-    project = decoder_layers(model)[index].self_attn.o_proj.weight.detach().float().cpu()
-    by_head = project.unflatten(1, (len(q), -1)).transpose(0, 1)  # (Hq, hidden size, e)
-    mixing = torch.linalg.qr(by_head, mode="r").R.mT
-    return q, k, v, mixing
-
-
-def _describe(ids: Tensor) -> dict:
-    digest = hashlib.sha256(ids.cpu().numpy().astype("<i8").tobytes()).hexdigest()
-    return {"tokens": ids.numel(), "sha256": digest}
+    return q, k, v, head_mixing(decoder_layers(model)[index].self_attn.o_proj.weight, len(q))

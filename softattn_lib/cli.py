@@ -221,8 +221,10 @@ def run_adapt(options):
         found = adapt.match(model, adapt.one_of_each(texts), calibration)
         lacking = f", {found.not_positive} rows left out" if found.not_positive else ""
         print(f"{when}: matching loss {found.loss:.4f}{lacking}")
-    about = {"steps": options.steps, "seconds": seconds}
-    for row in adapt.held_out_rows(model, tokenizer, before, after, options.held_out, **about):
+    rows = adapt.held_out_rows(
+        model, tokenizer, before, after, options.held_out, options.steps, seconds
+    )
+    for row in rows:
         print(
             f"{row['text']}: held-out loss {row['before']} before, {row['after']} after, "
             f"{row['softmax']} with softmax, nats per token"

@@ -291,6 +291,19 @@ def clenshaw(t, coefficients):
     return t * value - ahead + coefficients[0]
 
 
+def chebyshev_basis(t, count: int) -> list:
+    """T_0(t), ..., T_{count-1}(t), for t an array or a tensor.
+
+    Example:
+        >>> chebyshev_basis(np.array(0.5), 3)[2]  # 2 t^2 - 1
+        np.float64(-0.5)
+    """
+    basis = [t**0, t]
+    while len(basis) < count:
+        basis.append(2 * t * basis[-1] - basis[-2])
+    return basis[:count]
+
+
 def _bessel_terms(order: int, low: float, high: float) -> list[float]:
     return [_bessel_term(k, low, high) for k in range(order + 1)]
 

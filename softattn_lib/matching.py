@@ -9,7 +9,7 @@ vector subtracted from all keys of a key head, which softmax does not notice, is
 import torch
 from torch import Tensor
 
-from .families import ChebyshevPolynomial, clenshaw
+from .families import ChebyshevPolynomial, chebyshev_basis, clenshaw
 from .fitting import observe, square
 from .polynomials import check_order
 
@@ -69,11 +69,10 @@ class _Problem:
         starts = [self._begin(shift) for shift in self.start]
         losses = torch.stack([self._loss(*start).unflatten(0, (-1, self.groups)).sum(1).detach()
                               for start in starts])  # fmt: skip
-        better = losses.argmin(0)  # (Hk,)
+        better = losses.argmin(0).bool()  # (Hk,)
         a, b = starts
-        by_head = better.repeat_interleave(self.groups).bool()
         terms, low, high, whiten, shift, whiten_shift, move = (
-            torch.where(_like(by_head if len(x) == len(by_head) else better.bool(), x), y, x)
+            torch.where(by_head(better.repeat_interleave(len(x) // len(better)), x), y, x)
             for x, y in zip(a, b, strict=True)
         )
         terms, move = terms.requires_grad_(), move.requires_grad_()
@@ -106,14 +105,15 @@ class _Problem:
         low, high = (scores.new_tensor([getattr(p, end) for p in fits]) for end in ("low", "high"))
         terms = torch.tensor([p.terms[0] for p in fits], dtype=torch.float64)
         log_sum = hidden.double().logsumexp(-1, keepdim=True)
-        basis = _chebyshev_basis(self._scaled(scores, low, high).double(), terms.shape[1])
-        basis = basis * (-log_sum / 2).exp().unsqueeze(-1) * self.visible.unsqueeze(-1)
-        whiten = _whitening(basis.flatten(1, 3))
+        basis = chebyshev_basis(self._scaled(scores, low, high).double(), terms.shape[1])
+        basis = torch.stack(basis, -1) * (-log_sum / 2).exp().unsqueeze(-1)
+        basis = basis * self.visible.unsqueeze(-1)
+        whiten = whitening(basis.flatten(1, 3))
         first = torch.linalg.solve(whiten, terms.unsqueeze(-1)).squeeze(-1)
         signs = (-1.0) ** torch.arange(first.shape[1])
         terms = torch.stack([first, 0.1 * first * signs], dim=1).float()
         queries = self.q.double().unflatten(0, (-1, self.groups)).flatten(1, 3)
-        whiten_shift = _whitening(queries - queries.mean(1, keepdim=True)).float()
+        whiten_shift = whitening(queries - queries.mean(1, keepdim=True)).float()
         return terms, low, high, whiten.float(), shift, whiten_shift, torch.zeros_like(shift)
 
     def _moved(self, shift):
@@ -122,7 +122,7 @@ class _Problem:
 
     @staticmethod
     def _scaled(scores, low, high):
-        low, high = _like(low, scores), _like(high, scores)
+        low, high = by_head(low, scores), by_head(high, scores)
         return (scores - (low + high) / 2) * (2 / (high - low))
 
     def _loss(self, terms, low, high, whiten, shift, whiten_shift, move):
@@ -130,7 +130,7 @@ class _Problem:
         shift = shift + torch.einsum("gij,gj->gi", whiten_shift, move)
         t = self._scaled(self._moved(shift), low, high)
         weights = sum(
-            clenshaw(t, [_like(c, t) for c in term.unbind(1)]).square()
+            clenshaw(t, [by_head(c, t) for c in term.unbind(1)]).square()
             for term in torch.einsum("hij,hsj->shi", whiten, terms)
         )
         weights = weights * self.visible
@@ -138,21 +138,26 @@ class _Problem:
         return (out - self.target).square().sum(-1).mean((1, 2)) / self.size
 
 
-def _chebyshev_basis(t, count):
-    basis = [torch.ones_like(t), t]
-    while len(basis) < count:
-        basis.append(2 * t * basis[-1] - basis[-2])
-    return torch.stack(basis[:count], dim=-1)
+def whitening(rows: Tensor) -> Tensor:
+    """(h, m, m) for rows (h, n, m): coordinates in which their mean square is the identity.
 
-
-def _whitening(rows: Tensor) -> Tensor:
-    """(h, m, m) for rows (h, n, m): coordinates in which their mean square is the identity."""
+    Example:
+        >>> rows = torch.randn(2, 50, 3, generator=torch.Generator().manual_seed(0))
+        >>> white = rows @ whitening(rows)
+        >>> torch.allclose(white.mT @ white / 50, torch.eye(3), atol=1e-4)
+        True
+    """
     gram = rows.mT @ rows / rows.shape[1]
     size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
-    gram = gram + 1e-6 * _like(size, gram) * torch.eye(gram.shape[-1], dtype=gram.dtype)
+    gram = gram + 1e-6 * by_head(size, gram) * torch.eye(gram.shape[-1]).to(gram)
     return torch.linalg.inv(torch.linalg.cholesky(gram)).mT
 
 
-def _like(x: Tensor, y: Tensor) -> Tensor:
-    """x (h,) with as many axes as y (h, ...)."""
+def by_head(x: Tensor, y: Tensor) -> Tensor:
+    """x (h,) with as many axes as y (h, ...).
+
+    Example:
+        >>> by_head(torch.ones(2), torch.ones(2, 3, 4)).shape
+        torch.Size([2, 1, 1])
+    """
     return x.reshape(-1, *[1] * (y.dim() - 1))

@@ -13,6 +13,7 @@ from softattn_lib import Polynomial, taylor
 from softattn_lib.families import (
     ChebyshevPolynomial,
     chebyshev,
+    chebyshev_basis,
     chebyshev_error_bound,
     digits_lost,
     interval_error,
@@ -329,3 +330,10 @@ def test_clenshaw_does_not_lose_them():
     scores = torch.linspace(-16, 4, 999, dtype=torch.float64)
     error = (polynomial(scores.float()).double() - polynomial(scores)).abs().max()
     assert error < 1e-5 * math.exp(4)
+
+
+def test_the_basis_is_that_of_numpy():
+    t = np.linspace(-1.5, 1.5, 7)
+    for count in (1, 2, 6):
+        expected = np.polynomial.chebyshev.chebvander(t, count - 1)
+        np.testing.assert_allclose(np.stack(chebyshev_basis(t, count), -1), expected, rtol=1e-12)

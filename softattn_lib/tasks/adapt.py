@@ -12,7 +12,6 @@ coefficients of p_h, the temperature tau_h, the gate g_h and the key shift c. A 
 on that layer only, so it is differentiated while the model runs: the memory is that of one layer.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,8 +23,16 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from softattn_lib.calibration import Calibration, LayerCalibration
+from softattn_lib.calibration import (
+    Calibration,
+    LayerCalibration,
+    common_length,
+    describe,
+    head_mixing,
+)
+from softattn_lib.families import chebyshev_basis
 from softattn_lib.llama import attention_function, decoder_layers
+from softattn_lib.matching import by_head, whitening
 from softattn_lib.tasks.beyond_taylor import calibration_texts, held_out_sequences, quiet_judge
 from softattn_lib.tasks.records import code_version, machine
 
@@ -33,7 +40,6 @@ COLUMNS = [  # of a table of results
     "family", "order", "text", "steps", "softmax", "before", "after", "tokens", "seconds",
     "commit", "machine",
 ]  # fmt: skip
-RIDGE = 1e-6  # on the mean squares that the coordinates of AdaptedHeads are made from
 
 
 class AdaptedHeads(nn.Module):
@@ -55,14 +61,13 @@ class AdaptedHeads(nn.Module):
         self.dtype = dtype = torch.float32 if self.is_squared else torch.float64
         first = torch.tensor([p.terms for p in polynomials], dtype=dtype)  # (Hq, terms, K)
         shift, gate = layer.key_shift.to(dtype), layer.gate.to(dtype)  # (Hk, d), (Hq,)
-        by_head = project.detach().float().cpu().unflatten(1, (len(first), -1)).transpose(0, 1)
         buffers = {
             "first_terms": first,
             "first_shift": shift,
             "first_gate": gate,
             "low": torch.tensor([p.basis[0] for p in polynomials], dtype=dtype),
             "high": torch.tensor([p.basis[1] for p in polynomials], dtype=dtype),
-            "mixing": torch.linalg.qr(by_head, mode="r").R.mT.to(dtype),  # |x R^T| = |W x|
+            "mixing": head_mixing(project, len(first)).to(dtype),
             "of_terms": torch.eye(first.shape[-1], dtype=dtype).repeat(len(first), 1, 1),
             "of_shift": torch.eye(shift.shape[-1], dtype=dtype).repeat(len(shift), 1, 1),
         }
@@ -89,9 +94,9 @@ class AdaptedHeads(nn.Module):
         unit = total.rsqrt() if self.is_squared else 1 / total
         unit = unit * positive * seen
         rows = torch.stack([values * unit for values in basis], -1).flatten(1, 3)
-        self.of_terms = _whitening(rows.double() * math.sqrt(q.shape[-2])).to(self.dtype)
+        self.of_terms = whitening(rows.double() * math.sqrt(q.shape[-2])).to(self.dtype)
         rows = q.unflatten(1, (k.shape[1], -1)).transpose(0, 1).flatten(1, 3).double()
-        self.of_shift = _whitening(rows - rows.mean(1, keepdim=True)).to(self.dtype)
+        self.of_shift = whitening(rows - rows.mean(1, keepdim=True)).to(self.dtype)
 
     def output(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Causal attention by the polynomials, and where it is one.
@@ -108,7 +113,7 @@ class AdaptedHeads(nn.Module):
         weights, total, positive = self._weights(seen, basis)
         weights = weights / total * positive
         v = v.repeat_interleave(q.shape[1] // v.shape[1], 1).transpose(0, 1).to(self.dtype)
-        return weights @ v * _by_head(self.first_gate + self.gate, v), positive.squeeze(-1)
+        return weights @ v * by_head(self.first_gate + self.gate, v), positive.squeeze(-1)
 
     def errors(self, q: Tensor, k: Tensor, v: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """(Hq,) relative squared errors of the heads' outputs, and how many rows they lack.
@@ -164,18 +169,15 @@ class AdaptedHeads(nn.Module):
         seen = torch.ones(*[q.shape[-2]] * 2, dtype=torch.bool, device=q.device).tril()
         k = k - (self.first_shift + self._step_of_shift()).to(k).unsqueeze(1)
         scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT
-        scores = scores.transpose(0, 1).to(self.dtype) * _by_head(self.log_temperature.exp(), q)
-        low, high = _by_head(self.low, q), _by_head(self.high, q)
+        scores = scores.transpose(0, 1).to(self.dtype) * by_head(self.log_temperature.exp(), q)
+        low, high = by_head(self.low, q), by_head(self.high, q)
         t = ((scores - (low + high) / 2) * (2 / (high - low))).masked_fill(~seen, 0.0)
-        basis = [torch.ones_like(t), t]
-        while len(basis) < self.terms.shape[-1]:
-            basis.append(2 * t * basis[-1] - basis[-2])
-        return seen, basis[: self.terms.shape[-1]]
+        return seen, chebyshev_basis(t, self.terms.shape[-1])
 
     def _weights(self, seen: Tensor, basis: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Weights, their sum over the keys (1 where it is not positive) and whether it is."""
         terms = (self.first_terms + self._step_of_terms()).permute(1, 2, 0)  # (terms, K, Hq)
-        values = [sum(_by_head(c, b) * b for c, b in zip(x, basis, strict=True)) for x in terms]
+        values = [sum(by_head(c, b) * b for c, b in zip(x, basis, strict=True)) for x in terms]
         weights = sum(x.square() for x in values) if self.is_squared else sum(values)
         total = (weights * seen).sum(-1, keepdim=True)
         positive = total > 0
@@ -310,24 +312,19 @@ def one_of_each(texts: Mapping[str, Tensor]) -> Tensor:
 
 
 def held_out_rows(
-    model, tokenizer, before: Calibration, after: Calibration, count: int = 16, **about
+    model, tokenizer, before: Calibration, after: Calibration, count: int, steps, seconds
 ) -> Iterator[dict]:
     """The losses before and after on `count` sequences of each held-out text, as rows of a table.
 
     Args:
-        about: `steps` and `seconds` of the adaptation.
+        steps, seconds: of the adaptation.
     """
     for name, ids in held_out_sequences(tokenizer, count).items() if count else ():
-        softmax, *adapted = (quiet_judge(model, ids, c) for c in (None, before, after))
-        row = {"family": after.family, "order": after.order, "text": name} | about
-        losses = zip(("softmax", "before", "after"), (softmax, *adapted), strict=True)
-        row |= {column: f"{judged.loss:.4f}" for column, judged in losses}
-        row |= {
-            "tokens": softmax.tokens,
-            "commit": code_version(),
-            "machine": machine(model.device),
-        }
-        yield {column: row[column] for column in COLUMNS}
+        judged = [quiet_judge(model, ids, c) for c in (None, before, after)]
+        losses = (f"{each.loss:.4f}" for each in judged)
+        values = after.family, after.order, name, steps, *losses, judged[0].tokens, seconds
+        values = *values, code_version(), machine(model.device)
+        yield dict(zip(COLUMNS, values, strict=True))
 
 
 def _step(model, heads: nn.ModuleList, ids: Tensor, accelerator: Accelerator) -> Match:
@@ -394,10 +391,7 @@ def _accelerator(cpu: bool) -> Accelerator:
 
 def _batches(texts, steps: int, batch_size: int, seed: int, accelerator) -> DataLoader:
     """Batches of sequences, each text in turn."""
-    lengths = {ids.shape[-1] for ids in texts.values()}
-    if len(lengths) != 1 or any(ids.dim() != 2 for ids in texts.values()):
-        shapes = {name: tuple(ids.shape) for name, ids in texts.items()}
-        raise ValueError(f"texts must be token ids of shape (n, T) with one T, got {shapes}")
+    common_length(texts)
     if steps < 0 or batch_size < 1 or batch_size % accelerator.num_processes:
         raise ValueError(
             f"steps must be >= 0 and batch_size a multiple of the {accelerator.num_processes} "
@@ -412,21 +406,4 @@ def _batches(texts, steps: int, batch_size: int, seed: int, accelerator) -> Data
 def _adaptation(texts, about: dict, before: dict) -> dict[str, dict]:
     """As `Calibration.texts`, with the settings; the next adaptation gets the next number."""
     turn = 1 + len({name.split(":")[0] for name in before if name.startswith("adaptation ")})
-    found = {}
-    for name, ids in texts.items():
-        digest = hashlib.sha256(ids.cpu().numpy().astype("<i8").tobytes()).hexdigest()
-        found[f"adaptation {turn}: {name}"] = {"tokens": ids.numel(), "sha256": digest} | about
-    return found
-
-
-def _whitening(rows: Tensor) -> Tensor:
-    """(h, m, m) for rows (h, n, m): coordinates in which their mean square is the identity."""
-    gram = rows.mT @ rows / rows.shape[1]
-    size = RIDGE * gram.diagonal(dim1=-2, dim2=-1).mean(-1)
-    gram = gram + _by_head(size, gram) * torch.eye(gram.shape[-1]).to(gram)
-    return torch.linalg.inv(torch.linalg.cholesky(gram)).mT
-
-
-def _by_head(x: Tensor, y: Tensor) -> Tensor:
-    """x (h,) with as many axes as y (h, ...)."""
-    return x.reshape(-1, *[1] * (y.dim() - 1))
+    return {f"adaptation {turn}: {name}": it | about for name, it in describe(texts).items()}
