@@ -5,6 +5,8 @@ import functools
 import sys
 import time
 
+from softattn_lib.small_model import SmallModelError
+
 
 def main(arguments=None):
     """Run one subcommand and return its exit status, 0 when all is well.
@@ -97,20 +99,9 @@ def run_doctor(options):
     return 0 if well else 1
 
 
-def run_model(options):
-    from softattn_lib import small_model
-
-    try:
-        print(small_model.fetch(from_hub=options.from_hub))
-    except small_model.SmallModelError as error:
-        print(f"softattn model: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 def one_line_errors(run):
-    """What was asked for does not fit: one line and status 1, without a traceback."""
-    expected = (ValueError, KeyError, NotImplementedError, ImportError, OSError)
+    """What was asked for does not fit or is not there: one line and status 1, no traceback."""
+    expected = (ValueError, KeyError, NotImplementedError, ImportError, OSError, SmallModelError)
 
     @functools.wraps(run)
     def run_or_explain(options):
@@ -122,6 +113,14 @@ def one_line_errors(run):
             return 1
 
     return run_or_explain
+
+
+@one_line_errors
+def run_model(options):
+    from softattn_lib import small_model
+
+    print(small_model.fetch(from_hub=options.from_hub))
+    return 0
 
 
 @one_line_errors

@@ -47,8 +47,8 @@ def test_a_wrong_command_is_refused_with_the_legal_ones(arguments, capsys):
     assert "usage: softattn" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore::softattn_lib.calibration.ScoresOutsideWarning")
-def test_adapt_stores_the_result_and_says_what_came_of_it(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def model():
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=128,
@@ -60,7 +60,11 @@ def test_adapt_stores_the_result_and_says_what_came_of_it(tmp_path, monkeypatch,
         num_key_value_heads=2,
         initializer_range=0.5,
     )
-    model = LlamaForCausalLM(config).eval()
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.filterwarnings("ignore::softattn_lib.calibration.ScoresOutsideWarning")
+def test_adapt_stores_the_result_and_says_what_came_of_it(model, tmp_path, monkeypatch, capsys):
     file, stored, out, results = (tmp_path / name for name in ("text", "before", "after", "table"))
     file.write_text("the cat sat on the mat and looked at the other cat")
     ids = torch.tensor([[ord(c) for c in file.read_text()]])
@@ -91,6 +95,16 @@ def test_adapt_stores_the_result_and_says_what_came_of_it(tmp_path, monkeypatch,
 def test_adapt_without_a_calibration_is_one_line(tmp_path, capsys):
     assert cli.main(["adapt", str(tmp_path / "none"), "--out", "out"]) == 1
     assert "no such file" in capsys.readouterr().err
+
+
+def test_adapt_without_the_small_model_is_one_line(model, tmp_path, monkeypatch, capsys):
+    calibrate(model, {"digits": torch.arange(20)[None]}, 2, "square").save(tmp_path / "stored")
+    monkeypatch.setenv("SOFTATTN_CACHE", str(tmp_path / "empty"))
+    assert cli.main(["adapt", str(tmp_path / "stored"), "--out", str(tmp_path / "out")]) == 1
+    out, error = capsys.readouterr()
+    assert out == "" and error.count("\n") == 1
+    assert error.startswith("softattn adapt: the small model is not in ")
+    assert "run `softattn model`" in error
 
 
 @pytest.mark.slow
