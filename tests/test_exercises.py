@@ -102,6 +102,8 @@ def test_names_are_those_of_the_functions():
 def test_sizes_are_unequal_and_above_one(exercise):
     cases = exercise.cases(torch.Generator().manual_seed(0))
     assert len(cases) >= 3
+    if not any(isinstance(x, torch.Tensor) for x in cases[0].args):
+        return
     named = [re.findall(r"\b\w+ = (\d+)\b", case.label) for case in cases]
     sizes = [list(map(int, numbers)) for numbers in named if len(numbers) > 1]
     assert len(sizes) >= 2
@@ -156,11 +158,11 @@ def test_what_is_given_is_not_done_yet(exercise, float64):
     assert verdict.outcome == "not done yet", verdict.text
 
 
-@each_exercise
-def test_the_first_blank_alone_is_not_done_yet(exercise, float64):
+@pytest.mark.parametrize(
+    "exercise", [e for e in EXERCISES.values() if e.kind == "fill in"], ids=lambda e: e.name
+)
+def test_one_blank_filled_is_not_done_yet(exercise, float64):
     """Some blanks filled and some not is a state that every learner passes through."""
-    if exercise.kind != "fill in":
-        pytest.skip("no blanks")
     source = solution_source(exercise)
     blanks = [line for line in source.splitlines() if line.endswith("# blank")]
     assert len(blanks) == 2

@@ -84,4 +84,4 @@ exercises.check("masked_softmax", masked_softmax)
 exercises.progress("01")
 
 # %% [markdown]
-# Back to [01 Softmax attention, by hand](../01_softmax_attention.ipynb)
+# Back to [01 Softmax attention, by hand](../01_softmax_attention.ipynb) · On to [the exercises of 02 exp as a series](02_exp_as_a_series.ipynb)
