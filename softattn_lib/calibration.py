@@ -59,10 +59,13 @@ class Calibration:
     """Polynomials for the heads of one model, and where they come from.
 
     Attributes:
-        family, order, criterion: how they were fitted; criterion is "" where the family has none.
+        family, order, criterion: how they were fitted, before they were adapted; criterion is ""
+            where the family has none.
         model: `fingerprint` of the model they are for.
         texts: name of each text -> the number of its tokens and their sha256.
         layers: one `LayerCalibration` for each layer of the model.
+        adaptations: what `tasks.adapt` has trained them with since, the first one first: "steps",
+            "learning_rate", "batch_size", "seed", and "texts" like those above.
     """
 
     family: str
@@ -71,6 +74,7 @@ class Calibration:
     model: str
     texts: dict[str, dict]
     layers: tuple[LayerCalibration, ...]
+    adaptations: tuple[dict, ...] = ()
 
     def check(self, model) -> None:
         """
@@ -98,6 +102,7 @@ class Calibration:
         }
         about = {name: getattr(self, name) for name in ("family", "criterion", "model")}
         about |= {"order": str(self.order), "texts": json.dumps(self.texts)}
+        about["adaptations"] = json.dumps(self.adaptations)
         about["is_squared"] = str(heads[0].is_squared)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, path, about)
@@ -137,6 +142,7 @@ def _read(about: dict, tensors: dict[str, Tensor]) -> Calibration:
         **{name: about[name] for name in ("family", "criterion", "model")},
         order=int(about["order"]),
         texts=json.loads(about["texts"]),
+        adaptations=tuple(map(dict, json.loads(about.get("adaptations", "[]")))),
         layers=tuple(
             LayerCalibration(tuple(polynomials[row * heads :][:heads]), shift, gate)
             for row, (shift, gate) in enumerate(

@@ -96,14 +96,16 @@ def test_all_that_is_named_is_trained_and_the_model_is_not(model, texts, square)
 def test_the_result_says_what_it_was_adapted_on_and_is_stored(model, texts, square, tmp_path):
     once = short(model, texts, square, steps=2)
     twice = short(model, texts, once, steps=1, seed=1)
-    assert list(twice.texts) == ["one", "two"] + [
-        f"adaptation {turn}: {name}" for turn in (1, 2) for name in ("one", "two")
-    ]
-    assert twice.texts["adaptation 1: one"]["sha256"] == square.texts["one"]["sha256"]
-    assert twice.texts["adaptation 2: one"]["steps"] == 1
+    assert square.adaptations == () and twice.texts == square.texts
+    assert [about["steps"] for about in twice.adaptations] == [2, 1]
+    assert [about["seed"] for about in twice.adaptations] == [0, 1]
+    assert once.adaptations[0]["texts"] == square.texts  # the same ones
     once.save(tmp_path / "adapted.safetensors")
     loaded = load_calibration(tmp_path / "adapted.safetensors")
-    assert loaded.texts == once.texts
+    assert loaded.adaptations == once.adaptations
+    loaded.check(model)
+    with pytest.raises(ValueError, match="another"):
+        replace(loaded, model="another").check(model)
     for name, found in numbers(loaded).items():
         assert found.equal(numbers(once)[name]), name
 

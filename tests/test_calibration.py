@@ -464,6 +464,24 @@ def test_a_file_with_a_part_missing(tmp_path, lost):
         load_calibration(path)
 
 
+def test_a_file_from_before_there_were_adaptations(tmp_path):
+    path = tmp_path / "it.safetensors"
+    calibrated().save(path)
+    tensors, about = parts(path)
+    save_file(tensors, path, {k: v for k, v in about.items() if k != "adaptations"})
+    assert load_calibration(path).adaptations == ()
+
+
+@pytest.mark.parametrize("broken", ["[", "[1]", "3"])
+def test_adaptations_that_are_none(tmp_path, broken):
+    path = tmp_path / "it.safetensors"
+    calibrated().save(path)
+    tensors, about = parts(path)
+    save_file(tensors, path, about | {"adaptations": broken})
+    with pytest.raises(ValueError, match="is not one, or is broken"):
+        load_calibration(path)
+
+
 def test_a_file_with_wrong_numbers(tmp_path):
     path = tmp_path / "it.safetensors"
     calibrated().save(path)

@@ -237,7 +237,7 @@ def adapt(
     Args:
         model: that of the calibration, with its own attention in place.
         texts: name -> token ids (n, T), T the same for all; each text is read equally often.
-        calibration: where to begin; with 0 steps it comes back as it was.
+        calibration: where to begin; with 0 steps its numbers come back as they were.
         steps: of AdamW.
         learning_rate: the highest on the way; a step of 0.01 changes weights by about 1%. A tenth
             of the default is better where weights can be negative.
@@ -250,6 +250,9 @@ def adapt(
         ValueError: arguments that do not fit, a calibration of another model, a head without a row
             of weights with a positive sum, or a loss that is not finite.
 
+    Returns:
+        The adapted calibration, whose `adaptations` tell of this one.
+
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> from softattn_lib.calibration import calibrate
@@ -260,8 +263,9 @@ def adapt(
         >>> before = calibrate(model, digits, 2, "square")
         >>> after = adapt(model, digits, before, steps=20, batch_size=1, cpu=True)
         >>> losses = [match(model, digits["digits"], c).loss for c in (before, after)]
-        >>> losses[1] < losses[0], list(after.texts)
-        (True, ['digits', 'adaptation 1: digits'])
+        >>> about = after.adaptations[0]
+        >>> losses[1] < losses[0], about["steps"], list(about["texts"])
+        (True, 20, ['digits'])
     """
     calibration.check(model)
     accelerator = _accelerator(cpu)
@@ -280,8 +284,8 @@ def adapt(
     about = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size, "seed": seed}
     return replace(
         calibration,
-        texts=calibration.texts | _adaptation(texts, about, calibration.texts),
         layers=tuple(layer.calibration() for layer in heads),
+        adaptations=(*calibration.adaptations, about | {"texts": describe(texts)}),
     )
 
 
@@ -401,9 +405,3 @@ def _batches(texts, steps: int, batch_size: int, seed: int, accelerator) -> Data
     chosen = [groups[i % len(groups)] for i in range(steps * batch_size)]
     drawn = [ids[torch.randint(len(ids), (), generator=generator)] for ids in chosen]
     return DataLoader(drawn, batch_size=batch_size)
-
-
-def _adaptation(texts, about: dict, before: dict) -> dict[str, dict]:
-    """As `Calibration.texts`, with the settings; the next adaptation gets the next number."""
-    turn = 1 + len({name.split(":")[0] for name in before if name.startswith("adaptation ")})
-    return {f"adaptation {turn}: {name}": it | about for name, it in describe(texts).items()}
