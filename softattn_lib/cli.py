@@ -69,7 +69,9 @@ def parser():
     adapt.add_argument("--steps", type=int, default=100)
     adapt.add_argument("--length", type=int, default=256, help="tokens of a sequence, default 256")
     adapt.add_argument("--batch", type=int, default=4, help="sequences of a step, default 4")
-    adapt.add_argument("--learning-rate", type=float, default=0.03)
+    adapt.add_argument(
+        "--learning-rate", type=float, help="default 0.03; 0.003 where weights can be negative"
+    )
     adapt.add_argument(
         "--held-out", type=int, default=16, help="sequences of each text to judge on; 0: do not"
     )

@@ -15,7 +15,15 @@ from softattn_lib.calibration import (
     load_calibration,
 )
 from softattn_lib.families import ChebyshevPolynomial
-from softattn_lib.tasks.adapt import AdaptedHeads, adapt, match, one_of_each, sequences_of
+from softattn_lib.tasks.adapt import (
+    LEARNING_RATE,
+    SIGNED_LEARNING_RATE,
+    AdaptedHeads,
+    adapt,
+    match,
+    one_of_each,
+    sequences_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +83,15 @@ def test_the_loss_falls_and_its_first_value_is_that_of_match(model, texts, famil
     one = {"one": texts["one"][:1]}
     short(model, one, before, steps=1, on_step=lambda *x: seen.append(x))
     assert seen[-1][1].loss == pytest.approx(match(model, one["one"], before).loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["taylor", "chebyshev", "minimax", "least_squares", "square"])
+def test_the_default_learning_rate_is_one_for_the_family(model, texts, family):
+    before = calibrate(model, texts, 4, family)
+    after, ids = short(model, texts, before, steps=30), torch.cat(list(texts.values()))
+    assert match(model, ids, after).loss < match(model, ids, before).loss
+    expected = LEARNING_RATE if family == "square" else SIGNED_LEARNING_RATE
+    assert after.adaptations[0]["learning_rate"] == expected
 
 
 def test_without_a_step_the_calibration_comes_back(model, texts, square):

@@ -40,6 +40,8 @@ COLUMNS = [  # of a table of results
     "family", "order", "text", "steps", "softmax", "before", "after", "tokens", "seconds",
     "commit", "machine",
 ]  # fmt: skip
+LEARNING_RATE = 0.03  # where weights are squares
+SIGNED_LEARNING_RATE = 0.003  # where they can be negative: ten times that diverges
 
 
 class AdaptedHeads(nn.Module):
@@ -222,7 +224,7 @@ def adapt(
     calibration: Calibration,
     *,
     steps: int = 100,
-    learning_rate: float = 0.03,
+    learning_rate: float | None = None,
     batch_size: int = 4,
     seed: int = 0,
     cpu: bool = False,
@@ -239,8 +241,8 @@ def adapt(
         texts: name -> token ids (n, T), T the same for all; each text is read equally often.
         calibration: where to begin; with 0 steps its numbers come back as they were.
         steps: of AdamW.
-        learning_rate: the highest on the way; a step of 0.01 changes weights by about 1%. A tenth
-            of the default is better where weights can be negative.
+        learning_rate: the highest on the way; a step of 0.01 changes weights by about 1%. None for
+            `LEARNING_RATE` with squares, `SIGNED_LEARNING_RATE` with other polynomials.
         batch_size: sequences a step, a multiple of the number of processes.
         seed: of the choice of the sequences.
         cpu: use the CPU even where there is an accelerator.
@@ -272,6 +274,8 @@ def adapt(
     batches = accelerator.prepare(_batches(texts, steps, batch_size, seed, accelerator))
     device = accelerator.device
     heads = _heads(model.to(device), calibration).to(device)
+    if learning_rate is None:
+        learning_rate = LEARNING_RATE if heads[0].is_squared else SIGNED_LEARNING_RATE
     first = torch.cat([ids[:1] for ids in texts.values()]).to(device)
     _visit(model, first, lambda layer, q, k, v, out: heads[layer].choose_coordinates(q, k))
     optimizer = torch.optim.AdamW(heads.parameters(), lr=learning_rate, weight_decay=0.0)
