@@ -78,9 +78,6 @@ class ChebyshevPolynomial(Polynomial):
         """Whether p(s) >= 0 on the whole line; a sum of squares is, exactly."""
         return self.is_squared or super().is_nonnegative
 
-    def __hash__(self):
-        return hash((self.low, self.high, self.terms, self.is_squared, self.basis))
-
     def _in_powers(self) -> tuple[float, ...]:
         """The coefficients in powers of s, exact until they are rounded once."""
         low, high = map(Fraction, self.basis)
@@ -123,10 +120,18 @@ def interval_error(
         relative: divide by exp(s), the error of a weight; else by exp(high), the error in units of
             the largest weight.
 
+    Raises:
+        ValueError: if low < high does not hold, or an end whose exp is divided by is not between
+            -700 and 700.
+
     Example:
         >>> round(interval_error(taylor(2), -1.0, 1.0), 3)  # (e - 2.5) / e
         0.08
     """
+    low, high = _check_interval(low, high)
+    _check_exp("high", high)
+    if relative:
+        _check_exp("low", low)
     scores = _grid(low, high)
     unit = scores if relative else high
     return float(np.abs((_values(polynomial, scores) - np.exp(scores)) * np.exp(-unit)).max())
@@ -139,7 +144,8 @@ def chebyshev(order: int, low: float, high: float) -> ChebyshevPolynomial:
     Source: exp(m + w t) = e^m (I_0(w) + 2 sum_k I_k(w) T_k(t)), I_k the modified Bessel functions.
 
     Raises:
-        ValueError: if order is not an integer >= 0, or low < high does not hold.
+        ValueError: if order is not an integer >= 0, low < high does not hold, or high is not
+            between -700 and 700.
 
     Example:
         >>> p = chebyshev(4, -3.0, 1.0)
@@ -147,6 +153,7 @@ def chebyshev(order: int, low: float, high: float) -> ChebyshevPolynomial:
         True
     """
     low, high = _check_interval(low, high)
+    _check_exp("high", high)
     coefficients = _bessel_terms(check_order(order), low, high)
     return ChebyshevPolynomial(low, high, (tuple(coefficients),))
 
@@ -164,6 +171,7 @@ def chebyshev_error_bound(order: int, low: float, high: float) -> float:
         True
     """
     low, high = _check_interval(low, high)
+    _check_exp("high", high)
     total, k = 0.0, check_order(order) + 1
     while True:
         term = _bessel_term(k, low, high)
@@ -180,7 +188,7 @@ def minimax(order: int, low: float, high: float) -> ChebyshevPolynomial:
     Chebyshev series is already there, it is returned.
 
     Raises:
-        ValueError: if order is not an integer >= 0, or low < high does not hold.
+        ValueError: as `chebyshev`.
 
     Example:
         >>> best, taylors = minimax(3, -2.0, 2.0), taylor(3)
@@ -232,8 +240,7 @@ def on_interval(
         5.0
     """
     low, high = _check_interval(low, high)
-    if not abs(center) <= 700:
-        raise ValueError(f"center must be between -700 and 700, where exp is a float, got {center}")
+    _check_exp("center", center)
     powers = [Fraction(c) for c in polynomial.coefficients]
     terms = [float(c) * math.exp(center) for c in _powers_to_chebyshev(powers)]
     return ChebyshevPolynomial(low, high, (tuple(terms),), basis=(center - 1, center + 1))
@@ -265,6 +272,12 @@ def _check_interval(low: float, high: float) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"low and high must be finite, low < high; got {low}, {high}")
     return float(low), float(high)
+
+
+def _check_exp(name: str, score: float) -> None:
+    """exp(score) and its inverse are floats, with room for factors."""
+    if not abs(score) <= 700:
+        raise ValueError(f"{name} must be between -700 and 700, where exp is a float, got {score}")
 
 
 def _grid(low: float, high: float) -> np.ndarray:

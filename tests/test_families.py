@@ -292,6 +292,20 @@ def test_centers_where_exp_is_no_float(center):
         on_interval(taylor(2), -1.0, 1.0, center)
 
 
+def test_intervals_where_exp_is_no_float():
+    for low, high in ((700.0, 800.0), (-1.0, 710.0), (-800.0, -750.0)):
+        for family in (chebyshev, minimax, chebyshev_error_bound):
+            with pytest.raises(ValueError, match=rf"^high must be between .* got {high}"):
+                family(2, low, high)
+        with pytest.raises(ValueError, match=rf"^high must be between .* got {high}"):
+            interval_error(taylor(2), low, high)
+    with pytest.raises(ValueError, match=r"^low must be between -700 and 700, .* got -800\.0"):
+        interval_error(taylor(2), -800.0, 1.0, relative=True)
+    assert math.isfinite(interval_error(taylor(2), -800.0, 1.0))
+    with pytest.raises(ValueError, match=r"^low and high "):
+        interval_error(taylor(2), 1.0, -1.0)
+
+
 # Errors
 
 
