@@ -75,6 +75,10 @@ def least_squares(
 ) -> ChebyshevPolynomial:
     """The polynomial with the smallest mean square error on observed scores.
 
+    Where scores spread over about 50 and more, numpy's cutoff of small singular values keeps the
+    fit from the optimum under "weight": for normal scores from -31 to 30 the error of order 12 is
+    1.25 times the smallest, from -47 to 44 1.03 times, both measured against exact solutions.
+
     Args:
         order: the highest power kept.
         observed: the scores.
