@@ -22,7 +22,9 @@ def match_outputs(
     """Fit a sum of two squares for each head, and a key shift for each key head.
 
     What is made small is, head by head, the mean over the queries of |output - softmax output|^2
-    over that of |softmax output|^2, with the output in the coordinates that v is given in.
+    over that of |softmax output|^2, with the output in the coordinates that v is given in. The
+    interval (low, high) of a polynomial holds the scores under the key shift that the search starts
+    from, not under the one that is returned.
 
     Args:
         order: even, >= 2.
