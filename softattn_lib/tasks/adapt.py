@@ -41,7 +41,7 @@ COLUMNS = [  # of a table of results
     "commit", "machine",
 ]  # fmt: skip
 LEARNING_RATE = 0.03  # where weights are squares
-SIGNED_LEARNING_RATE = 0.003  # where they can be negative: ten times that diverges
+SIGNED_LEARNING_RATE = 0.003  # where they can be negative: ten times that may end worse
 
 
 class AdaptedHeads(nn.Module):
