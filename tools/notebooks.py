@@ -14,9 +14,11 @@ import ast
 import asyncio
 import base64
 import json
+import os
 import re
 import statistics
 import sys
+import tempfile
 import time
 from io import BytesIO
 from pathlib import Path
@@ -64,6 +66,11 @@ def names(folder=FOLDER):
     return sorted({p.stem for p in folder.glob("[0-9]*") if p.suffix in (".ipynb", ".py")})
 
 
+def no_predictions(folder):
+    """The environment of a kernel that shall not see the guesses of whoever runs it."""
+    return {"SOFTATTN_PREDICTIONS": str(Path(folder) / "predictions.json")}
+
+
 # Running and writing
 
 
@@ -75,7 +82,7 @@ def run(name, folder=FOLDER):
     notebook = jupytext.read(folder / f"{name}.py")
     target = folder / f"{name}.ipynb"
     old_pictures = pictures(nbformat.read(target, as_version=4)) if target.exists() else {}
-    NotebookClient(
+    client = NotebookClient(
         notebook,
         timeout=300,
         kernel_name="python3",
@@ -83,7 +90,9 @@ def run(name, folder=FOLDER):
         record_timing=False,
         coalesce_streams=True,
         extra_arguments=["--log-level=ERROR"],
-    ).execute()
+    )
+    with tempfile.TemporaryDirectory() as empty:
+        client.execute(env=os.environ | no_predictions(empty))
     normalise(notebook)
     add_pictures(notebook, old_pictures)
     nbformat.write(notebook, target)
