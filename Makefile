@@ -6,6 +6,7 @@ TORCH_ARGS ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 INSTALLED_AUTHOR := .venv/.installed-author
+INSTALLED_SITE := .venv/.installed-site
 LAB_SETTINGS := .venv/share/jupyter/lab/settings
 # Without the plugin for notebooks, which takes seconds to load, and with it.
 UNIT := $(BIN)/python -m pytest -p no:nbval --doctest-modules
@@ -13,10 +14,10 @@ NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeou
 	--nbval-sanitize-with=tests/sanitize.cfg --color=no -p no:cacheprovider
 
 # One thread: two cores gain little from more, and sums come out in the same order everywhere.
-test check notebooks exercises: export OMP_NUM_THREADS = 1
+test check notebooks exercises site: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test check bench lint notebooks exercises model doctor clean
+.PHONY: help lab test check bench lint notebooks exercises site model doctor clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +53,9 @@ notebooks: $(INSTALLED_AUTHOR) ## execute the notebooks again, store their outpu
 exercises: $(INSTALLED) ## execute the solutions again, make the exercises from them
 	$(BIN)/python -m tools.exercises $(ARGS)
 
+site: $(INSTALLED_SITE) ## build the pages that need no Python to read, build/site/index.html
+	$(BIN)/python -m tools.site
+
 model: $(INSTALLED) ## fetch the small language model into your cache, once
 	$(BIN)/softattn model $(ARGS)
 
@@ -78,4 +82,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(INSTALLED_AUTHOR): $(INSTALLED)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[author]'
+	@touch $@
+
+$(INSTALLED_SITE): $(INSTALLED)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[site]'
 	@touch $@

@@ -40,7 +40,12 @@ def declared(*extras):
 
 ALL = declared(*PROJECT["optional-dependencies"])
 # Where the name that is imported is another:
-DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow", "fla": "flash-linear-attention"}
+DISTRIBUTIONS = {
+    "yaml": "pyyaml",
+    "PIL": "pillow",
+    "fla": "flash-linear-attention",
+    "mathjax": "django-static-mathjax",
+}
 OURS = {"softattn_lib", "benchmarks", "tools", "tests"}
 FOLDERS = ["softattn_lib", "benchmarks", "notebooks", "tools", "tests"]
 USED_WITHOUT_IMPORT = {
@@ -48,6 +53,9 @@ USED_WITHOUT_IMPORT = {
     "gguf": "transformers reads the file of the small model with it",
     "nbval": "plugin of pytest",
     "ruff": "`make lint` runs it",
+    "furo": "theme of the site, named in its settings",
+    "myst-nb": "extension of Sphinx, named in the settings of the site",
+    "playwright": "opens the pages of the site in its tests",
 }
 
 
