@@ -5,11 +5,13 @@ one head at a time; `replacement` replaces heads one after the other, the least 
 Rows are appended as they are measured, and what a table already holds is not measured again.
 """
 
+import itertools
 import warnings
 from collections.abc import Iterable
 from importlib.metadata import files
 from pathlib import Path
 
+import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
@@ -24,6 +26,7 @@ from softattn_lib.calibration import (
     judge,
     take_sample,
 )
+from softattn_lib.figures import lines_figure
 from softattn_lib.tasks.records import append_row, code_version, machine, read_rows
 from softattn_lib.tasks.text import embedded_text
 
@@ -125,6 +128,73 @@ def curves(
                 if name in keys:
                     result = quiet_judge(model, texts[name], calibration)
                     _record(results, report, family, order, name, result)
+
+
+def above_softmax(rows: list[dict]) -> dict[str, dict[int, float]]:
+    """What `curves` has measured: family -> order -> nats above softmax, mean over the texts.
+
+    An order counts once it is measured on as many texts as softmax.
+
+    >>> texts = [("softmax", "", "2.0"), ("square", "8", "2.5")]
+    >>> names = ("family", "order", "held_out_loss")
+    >>> above_softmax([dict(zip(names, values)) for values in texts])
+    {'square': {8: 0.5}}
+    """
+    losses: dict[tuple, list[float]] = {}
+    for row in rows:
+        losses.setdefault((row["family"], row["order"]), []).append(float(row["held_out_loss"]))
+    softmax = losses.pop(("softmax", ""))
+    found: dict[str, dict[int, float]] = {name: {} for name in FAMILIES}
+    for (family, order), values in losses.items():
+        if len(values) == len(softmax):
+            found[family][int(order)] = sum(values) / len(values) - sum(softmax) / len(softmax)
+    return {family: dict(sorted(of.items())) for family, of in found.items() if of}
+
+
+def loss_figure(rows: list[dict]) -> go.Figure:
+    """What `above_softmax` finds, drawn: loss above softmax against order, one curve a family.
+
+    >>> texts = [("softmax", "", "2.0"), ("square", "8", "2.5")]
+    >>> names = ("family", "order", "held_out_loss")
+    >>> loss_figure([dict(zip(names, values)) for values in texts]).data[0].name
+    'square'
+    """
+    above = above_softmax(rows)
+    orders = sorted({order for of in above.values() for order in of})
+    curves = {
+        family.replace("_", " "): [of.get(order, float("nan")) for order in orders]
+        for family, of in above.items()
+    }
+    figure = lines_figure(
+        orders,
+        curves,
+        log_x=True,
+        log_y=True,
+        title="A polynomial in place of exp, in all heads",
+        caption="SmolLM2-135M, not trained further, on three texts that the fits have not seen.",
+        x_title="order N",
+        y_title="loss above softmax (nats)",
+    )
+    figure.update_traces(connectgaps=True)  # squares have even orders only
+    return figure.update_xaxes(tickvals=orders)
+
+
+def replaced_within(rows: list[dict], share: float) -> dict:
+    """The last row of `replacement` before the loss has risen by more than a share of softmax's.
+
+    Args:
+        rows: of one family and order; the one without replaced heads among them.
+        share: 0.01 for 1 %.
+
+    >>> names = ("replaced", "held_out_loss")
+    >>> rows = [dict(zip(names, values)) for values in (("0", "2"), ("10", "2.1"), ("20", "3"))]
+    >>> replaced_within(rows, 0.1)["replaced"]
+    '10'
+    """
+    rows = sorted(rows, key=lambda row: int(row["replaced"]))
+    limit = (1 + share) * float(rows[0]["held_out_loss"])
+    within = itertools.takewhile(lambda row: float(row["held_out_loss"]) <= limit, rows)
+    return list(within)[-1]
 
 
 def head_facts(sample: Sample) -> list[dict]:
