@@ -465,6 +465,7 @@ def mount(inputs: Example | None = None) -> Explorer:
             )
             for control, parts in CONTROLS.items()
         },
+        slide=("normalizer", None),
         compute=partial(compute, inputs or example()),
         draw=draw,
         read_out=read_out,

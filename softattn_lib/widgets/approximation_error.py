@@ -217,6 +217,7 @@ def mount() -> Explorer:
                 0, min=-8, max=8, step=0.5, description="expanded about", style=WIDE
             ),
         },
+        slide=("order", range(13)),
         compute=compute,
         draw=draw,
         read_out=read_out,

@@ -12,6 +12,8 @@ import anywidget
 import ipywidgets
 import plotly.graph_objects as go
 
+from . import frames
+
 WIDE = {"description_width": "initial"}  # of a control: its description is never cut off
 STYLE = """
 <style>
@@ -43,6 +45,8 @@ class Explorer(ipywidgets.VBox):
         read_out: makes the HTML below the figure from a result.
         conclusion: HTML below; a sentence for the reader to finish.
         answer: HTML, one way to finish it, folded.
+        slide: (name of a control, its values or None for all) of the slider that the figure gets on
+            a page without a kernel (`softattn_lib.widgets.frames`); None takes the first control.
 
     Example:
         >>> def draw_bar(square, figure=None):
@@ -63,9 +67,12 @@ class Explorer(ipywidgets.VBox):
         ((9,), '9')
     """
 
-    def __init__(self, *, question, controls, compute, draw, read_out, conclusion, answer):
+    def __init__(
+        self, *, question, controls, compute, draw, read_out, conclusion, answer, slide=None
+    ):
         self._compute, self._draw, self._read_out = compute, draw, read_out
         self._controls, self._defaults = controls, {n: c.value for n, c in controls.items()}
+        self.slide = slide or (next(iter(controls)), None)
         self.error = None
         for name, control in controls.items():
             setattr(self, name, control)
@@ -129,7 +136,8 @@ class Explorer(ipywidgets.VBox):
 
     def _repr_mimebundle_(self, **kwargs):
         bundle = super()._repr_mimebundle_(**kwargs)
-        return {**bundle, PLOTLY: json.loads(self._static.to_json())}
+        figure = frames.with_slider(self) if frames.wanted() else self._static
+        return {**bundle, PLOTLY: json.loads(figure.to_json())}
 
 
 def alert(error: Exception, advice: str = "") -> str:

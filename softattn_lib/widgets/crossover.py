@@ -258,6 +258,7 @@ def mount(rows) -> Explorer:
                 options=TOKENS, value=4096, description="tokens T", style=WIDE
             ),
         },
+        slide=("order", None),
         compute=partial(compute, rows),
         draw=draw,
         read_out=read_out,

@@ -208,6 +208,7 @@ def mount() -> Explorer:
                 tooltips=["each monomial once", "all entries of the Kronecker power"],
             ),
         },
+        slide=("order", None),
         compute=compute,
         draw=draw,
         read_out=read_out,
