@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from softattn_lib import doctor, equations, figures, polynomials, softmax_attention, taylor, toy
+from softattn_lib.predictions import predict, reveal
 from softattn_lib.widgets import approximation_error
 
 doctor.check()
@@ -61,11 +62,22 @@ scores = toy.k @ toy.q[3]  # (T,): the last row's scores 1, -2, 3, -0.5
 print("exp     ", scores.exp().numpy().round(3))
 
 # %% [markdown]
-# **Predict:** what weight does order 1, $1 + x$, give to the score $-2$? And order 3?
+# Now the same scores, order by order. Order 1 is the straight line $1 + x$.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "02-odd-orders",
+    "Which of the orders 1 and 3 give the score -2 a negative weight?",
+    ["neither", "order 1 only", "order 3 only", "both"],
+)
 
 # %%
 for order in (0, 1, 2, 3, 4, 6, 8):
     print(f"order {order}:", taylor(order)(scores).numpy().round(3))
+negative = [order for order in (1, 3) if taylor(order)(-2.0) < 0]
+result = {0: "neither", 1: f"order {sum(negative)} only", 2: "both"}[len(negative)]
+reveal("02-odd-orders", result, "far to the left the highest power outweighs the others, and an "
+       "odd power of a negative number is negative.")
 
 # %% [markdown]
 # Orders 1 and 3 give the second key a *negative* weight. No mean has negative weights: such a row can leave the range of its values, and its denominator can be 0. The even orders stay above 0 here. Is that luck?
@@ -208,7 +220,6 @@ for radius in (0.5, 1, 2, 3, 4, 5, 8, 10):
     print(f"{radius:8} {orders[0]:7} {orders[1]:5} {orders[2]:6}")
 print("order / R at R = 40:", polynomials.order_for_tolerance(0.01, 40) / 40)
 
-
 # %% [markdown]
 # Read down: the order grows with the radius, about $3.6 R$ for large ones. Read across: about two more orders buy a digit. The size of the scores matters far more than the accuracy you ask for.
 #
@@ -217,7 +228,15 @@ print("order / R at R = 40:", polynomials.order_for_tolerance(0.01, 40) / 40)
 # %% [markdown]
 # ## Two habits that break
 #
-# **A common belief: "subtracting the row's maximum never changes anything."** In 01 it did not. **Predict:** does it here, at order 4? The shifted scores are $-2, -5, 0, -3.5$.
+# **A common belief: "subtracting the row's maximum never changes anything."** In 01 it did not. Here, at order 4, the shifted scores are $-2, -5, 0, -3.5$.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "02-shift",
+    "At order 4, does subtracting the maximum change the shares of the four keys?",
+    ["no, as for exp", "yes, but the best key stays the best", "yes, another key becomes the best"],
+)
+
 
 # %%
 def shares(weights):
@@ -226,12 +245,17 @@ def shares(weights):
 
 shifted = scores - scores.max()
 print("exp:    ", shares(scores.exp()), "shifted", shares(shifted.exp()))
-print("order 4:", shares(taylor(4)(scores)), "shifted", shares(taylor(4)(shifted)))
+before, after = shares(taylor(4)(scores)), shares(taylor(4)(shifted))
+print("order 4:", before, "shifted", after)
+same_best = before.argmax() == after.argmax()
+moved = f"yes, {'but the best key stays' if same_best else 'another key becomes'} the best"
+reveal("02-shift", moved if (before != after).any() else "no, as for exp", "exp(x - m) is "
+       "exp(x) times one factor, and a polynomial of x - m is no multiple of that of x.")
 
 # %% [markdown]
 # The softmax shares do not move. At order 4 the shift ruins the row: the *worst* key, score $-2$, now takes 77 %.
 #
-# The reason: $e^{x - m} = e^{-m} e^x$ is a common factor, but $P_N(x - m)$ is no multiple of $P_N(x)$. Shifting by $m$ means to expand `exp` around $m$ instead of 0. That is good near $m$ and bad far from it.
+# The factor is $e^{-m}$, common to the whole row; $P_N(x - m)$ has none in common with $P_N(x)$. Shifting by $m$ means to expand `exp` around $m$ instead of 0. That is good near $m$ and bad far from it.
 
 # %%
 around_3 = taylor(4, center=3.0)(scores)  # (T,)
