@@ -17,6 +17,7 @@
 import torch
 
 from softattn_lib import attention_step, doctor, init_state, parallel_attention, taylor
+from softattn_lib.predictions import predict, reveal
 
 doctor.check(model=True)  # says nothing when all is well
 
@@ -93,17 +94,29 @@ print("within 1 % from order", close[0] if close else "13 or later", "on")
 #
 # Why bother with powers? Because a power of an inner product is itself an inner product, of longer vectors: with $\phi$ collecting all products of up to $N$ entries, each with a suitable factor, the weight up to order $N$ is $\phi(q) \cdot \phi(k)$. Then the sum over the past can be stored instead of the past: each token adds $\phi(k)$ times $[v, 1]$ to one **state**, and each query reads it. The 1 keeps the denominator.
 #
-# **Predict:** the sentence grows from 1 to 17 tokens. What happens to the size of the state?
+# Where a prediction stands in a box like the next one, commit it before you go on: the cell below holds it against the result. (A wrong guess is worth as much as a right one: you will see better what happens. Your guesses stay on your machine.)
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "00-state-size",
+    "The sentence grows from 1 to 17 tokens. What happens to the size of the state?",
+    ["it grows with every token", "it stays as it is", "it shrinks"],
+)
 
 # %%
 order = 2
 state = init_state(taylor(order), d=64, e=64, dtype=torch.float64)
-outputs = []
+outputs, sizes = [], []
 for t in range(len(q)):
     out, state = attention_step(q[t], k[t], v[t], state, kernel=taylor(order))
     outputs.append(out)
+    sizes.append(state.sums.numel())
     if t in (0, 7, 16):
         print(f"after token {t + 1:2}: state of shape", tuple(state.sums.shape))
+change = "grows with every token" if sizes[-1] > sizes[0] else "shrinks"
+result = "it stays as it is" if len(set(sizes)) == 1 else f"it {change}"
+reveal("00-state-size", result, "every token is added to the same sums. "
+       "Nothing is stored token by token.")
 
 # %% [markdown]
 # Nothing but the state was handed from token to token. Are these the numbers of the form that compares all pairs of tokens?
@@ -118,12 +131,21 @@ print("recurrent and parallel form agree to 1e-12:", difference < 1e-12)
 #
 # An ordinary decoder keeps every key and value, the KV cache: $2 \cdot 64$ numbers a token for this head. The state of order 2 keeps 2145 features times 65 columns, whatever the length of the text.
 #
-# **Predict:** which one is smaller for our 17 tokens, and by how much?
+# Which one is smaller for our 17 tokens, and by how much?
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "00-state-beside-cache",
+    "How many times as large as the KV cache of our 17 tokens is the state?",
+    low=0.25, high=1024, step=4, log=True, unit="times",
+)
 
 # %%
 cache = 2 * 64 * len(q)
 print(f"KV cache {cache:,} numbers, state {state.sums.numel():,} numbers")
-print(f"the state is {state.sums.numel() / cache:.0f} times as large")
+reveal("00-state-beside-cache", state.sums.numel() / cache,
+       "a constant size is not a small one: it has a row for each product of up to two of the 64 "
+       "entries of a key.")
 
 # %% [markdown]
 # A state of constant size is not a small state. From which length of text on does it pay?
