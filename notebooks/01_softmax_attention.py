@@ -18,6 +18,7 @@
 import torch
 
 from softattn_lib import doctor, equations, figures, softmax_attention, toy
+from softattn_lib.predictions import predict, reveal
 
 doctor.check()
 torch.set_default_dtype(torch.float64)
@@ -216,7 +217,14 @@ print("float64, 709 and 710: ", torch.tensor([709.0, 710.0]).exp().isinf().tolis
 print("float32, 88 and 89:   ", torch.tensor([88.0, 89.0]).float().exp().isinf().tolist())
 
 # %% [markdown]
-# **Predict:** three visible keys score 0, 1 and 2. A fourth, in the future, scores 200. Somebody takes the maximum first and hides the future afterwards. What is left of the three weights in float32?
+# Three visible keys score 0, 1 and 2. A fourth, in the future, scores 200. Somebody takes the maximum first and hides the future afterwards, in float32.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "01-late-mask",
+    "The maximum is taken off first, the mask comes after. What becomes of the three weights?",
+    ["they keep their shares of the row", "all three are 0"],
+)
 
 # %%
 row = torch.tensor([0.0, 1.0, 2.0, 200.0], dtype=torch.float32)
@@ -226,9 +234,12 @@ hidden = row.masked_fill(~visible, -torch.inf)
 in_time = (hidden - hidden.max()).exp()
 print("maximum, then mask:", too_late.tolist(), "sum", too_late.sum().item())
 print("mask, then maximum:", (in_time / in_time.sum()).numpy().round(2))
+result = "all three are 0" if too_late.sum() == 0 else "they keep their shares of the row"
+reveal("01-late-mask", result, "the hidden 200 was the maximum, and exp(-198) is less than the "
+       "smallest number of float32.")
 
 # %% [markdown]
-# **A common belief: "a mask can be applied at any time before dividing."** The hidden 200 pushed the visible scores to $-200$, $-199$ and $-198$, where float32 rounds `exp` to 0, and 0 / 0 is undefined. Mask first, then take the maximum.
+# **A common belief: "a mask can be applied at any time before dividing."** The hidden 200 pushed the visible scores to $-200$, $-199$ and $-198$, and then 0 / 0 is undefined. Mask first, then take the maximum.
 #
 # "Subtracting the maximum never changes anything" is another one. It is true here. In [02](02_exp_as_a_series.ipynb) it fails.
 
@@ -253,14 +264,26 @@ print(equations.check("1.2"))
 #
 # A recurrent cell keeps a state of fixed size. It updates the state with each token, then reads the state with that token's query. It never looks at an old token again.
 #
-# **Predict:** is the denominator such a running sum? If so, the fourth is the third plus the newest weight.
+# Is the denominator such a running sum? If so, the fourth is the third plus the newest weight.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "01-running-denominator",
+    "The newest weight is 0.6. How much larger than the third denominator is the fourth?",
+    ["by less than 0.6", "by 0.6", "by more than 0.6"],
+)
 
 # %%
 denominators = 1 / gate
 print("third  ", round(denominators[2].item(), 4))
 print("fourth ", round(denominators[3].item(), 4))
 print("newest weight", round(weights[3, 3].item(), 4))
-print("grew by      ", round((denominators[3] - denominators[2]).item(), 4))
+growth, newest = denominators[3] - denominators[2], weights[3, 3]
+print("grew by      ", round(growth.item(), 4))
+side = "more" if growth > newest else "less"
+result = "by 0.6" if torch.isclose(growth, newest) else f"by {side} than 0.6"
+reveal("01-running-denominator", result, "the fourth query weighs all four keys itself. What the "
+       "third query made of three of them is of no use to it.")
 
 # %% [markdown]
 # It grew by 17.1, not by 0.6. A new query weighs *all* old keys anew, so every term of the old sum is out of date. Nothing of the third sum can be reused, and all the keys have to be at hand again.
