@@ -21,6 +21,7 @@ import torch
 
 from softattn_lib import doctor, equations, features, polynomials, taylor, toy
 from softattn_lib.features import kronecker_power, symmetric_power
+from softattn_lib.predictions import predict, reveal
 from softattn_lib.widgets import state_growth
 
 doctor.check()
@@ -145,7 +146,14 @@ print(equations.check("3.3"))
 # %% [markdown]
 # ## Counting
 #
-# There are $\binom{d+n-1}{n}$ different products of $n$ factors out of $d$, against $d^n$ entries of the Kronecker power. **Predict:** by what factor does packing shrink order 3 at $d = 64$? (Most products have three different factors. In how many orders can those stand?)
+# There are $\binom{d+n-1}{n}$ different products of $n$ factors out of $d$, against $d^n$ entries of the Kronecker power. (Most products have three different factors. In how many orders can those stand?)
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "03-packing",
+    "By what factor does packing shrink order 3 at d = 64?",
+    low=1, high=20, step=1, unit="times",
+)
 
 # %%
 for d in (2, 8, 64):
@@ -153,6 +161,8 @@ for d in (2, 8, 64):
         full = features.features_of_degree(d, n, packed=False)
         packed = features.features_of_degree(d, n)
         print(f"d = {d:2}, order {n}: {full:7,} -> {packed:6,}, {full / packed:.2f} times fewer")
+reveal("03-packing", full / packed, "three different factors can stand in 3! = 6 orders, and few "
+       "products have two equal ones.")
 
 # %% [markdown]
 # Close to $3! = 6$, and in general never more than $n!$. That is worth having, but it is a constant: at $d = 64$ order 3 still needs 45,760 products of every key.
@@ -205,7 +215,14 @@ print("scores", (corners @ ones).tolist())
 print("square", ((corners @ ones) ** 2).tolist())
 
 # %% [markdown]
-# The square tells keys whose entries *agree* in sign (weight 4) from keys whose entries do not (weight 0). **Predict:** which of the weights below pass the rectangle test with 0, and which do not?
+# The square tells keys whose entries *agree* in sign (weight 4) from keys whose entries do not (weight 0). Can a map of the single entries do that?
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "03-rectangle",
+    "Identity, relu, elu + 1, each entry squared: which of them give 0 in the rectangle test?",
+    ["the identity alone", "all but the squared entries", "all four"],
+)
 
 # %%
 maps = {
@@ -214,12 +231,17 @@ maps = {
     "elu + 1": lambda x: torch.nn.functional.elu(x) + 1,
     "each entry squared": lambda x: x**2,
 }
+zeros = 0
 for name, phi in maps.items():
     weights = phi(corners) @ phi(ones)  # (4,)
+    zeros += abs(signs @ weights).item() < 1e-12
     print(f"{name:19} {weights.numpy().round(2)} rectangle {abs(signs @ weights):.2f}")
+result = {1: "the identity alone", 3: "all but the squared entries", 4: "all four"}[zeros]
+reveal("03-rectangle", result, "each weight is a function of k_1 plus a function of k_2, and over "
+       "the four corners each of their values occurs once with plus and once with minus.")
 
 # %% [markdown]
-# All element-wise maps give 0, whatever function they use: as much as the two agreeing keys get together, the two disagreeing ones get too. Squaring each entry does not help; it takes the *product* $k_1 k_2$. Now powers of the score:
+# That holds for all element-wise maps, whatever function they use: as much as the two agreeing keys get together, the two disagreeing ones get too. Squaring each entry does not help; it takes the *product* $k_1 k_2$. Now powers of the score:
 
 # %%
 for name, function in {"order 2: score ** 2": torch.square, "exp(score)": torch.exp}.items():
