@@ -19,6 +19,7 @@
 import torch
 
 from softattn_lib import doctor, equations, toy
+from softattn_lib.predictions import predict, reveal
 
 doctor.check()
 torch.set_default_dtype(torch.float64)
@@ -153,8 +154,13 @@ print("its state is ours:", torch.equal(final.sums, state))
 # A model is trained with the **parallel** form (all pairs at once, good for matrix hardware) and decodes with the **recurrent** form (constant work per token). The **chunked** form mixes them: pairs inside a chunk, a state between chunks.
 #
 # **A common belief: "the recurrent form is an approximation of the parallel one."**
-#
-# **Predict:** how far apart will their outputs be?
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "04-forms",
+    "How far apart will the outputs of the three forms be?",
+    ["more than 1 %", "less than 1 %, but more than rounding", "rounding at most"],
+)
 
 # %%
 from softattn_lib import chunked_attention, parallel_attention
@@ -164,6 +170,10 @@ parallel, _ = parallel_attention(q, k, v, **options)
 chunked, _ = chunked_attention(q, k, v, **options, chunk_size=3)
 print("parallel = recurrent:", torch.allclose(parallel, out, rtol=0, atol=1e-15))
 print("chunked  = recurrent:", torch.allclose(chunked, out, rtol=0, atol=1e-15))
+apart = max((form - out).abs().max() for form in (parallel, chunked))
+larger = "more than 1 %" if apart > 0.01 else "less than 1 %, but more than rounding"
+reveal("04-forms", "rounding at most" if apart < 1e-12 else larger, "the forms only set the "
+       "brackets of one matrix product differently, and that product is associative.")
 
 # %% [markdown]
 # They are one function, up to rounding. That is why a sequence may be cut anywhere, and each piece computed by any form: the state carries everything that the past has to say.
@@ -326,8 +336,13 @@ print("elu + 1", (shares / shares.sum()).numpy().round(3))
 # ## Is it softmax with a small error?
 #
 # **A common belief: "linear attention is softmax attention with a small error."** If the error came from terms left out of a series, it would vanish for small scores. So shrink the queries and watch the distance to softmax. For comparison, `taylor(1)` keeps the orders 0 and 1 of the series.
-#
-# **Predict:** which columns go to zero?
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "04-small-error",
+    "taylor(1), identity, relu, elu + 1: which distances to softmax go to 0 with the scores?",
+    ["all four", "that of taylor(1) alone", "none"],
+)
 
 # %%
 from softattn_lib import softmax_attention, taylor
@@ -339,13 +354,17 @@ def gap(size, kernel):
     return (out - softmax_attention(size * q, k, v, scale=1.0)).abs().max().item()
 
 
+kernels = (taylor(1), "identity", "relu", "elu_plus_one")
 print("size of q   taylor(1)   identity       relu    elu + 1")
 for size in (1.0, 0.1, 0.001):
-    kernels = (taylor(1), "identity", "relu", "elu_plus_one")
-    print(f"{size:9}", *(f"{gap(size, kernel):10.6f}" for kernel in kernels))
+    gaps = [gap(size, kernel) for kernel in kernels]
+    print(f"{size:9}", *(f"{x:10.6f}" for x in gaps))
+gone = {0: "none", 1: "that of taylor(1) alone", 4: "all four"}[sum(x < 1e-3 for x in gaps)]
+reveal("04-small-error", gone, "it alone is exp with terms left out. "
+       "A feature map makes another similarity, for small scores too.")
 
 # %% [markdown]
-# Only the series does. For small queries softmax becomes the plain average of the past. That is order 0; none of the three feature maps lets all weights become equal. Identity and relu do not even notice: a factor on the query cancels between numerator and denominator, so their outputs stay as they are.
+# For small queries softmax becomes the plain average of the past. That is order 0; none of the three feature maps lets all weights become equal. Identity and relu do not even notice: a factor on the query cancels between numerator and denominator, so their outputs stay as they are.
 #
 # Linear attention with a feature map is another similarity, not softmax to first order.
 
