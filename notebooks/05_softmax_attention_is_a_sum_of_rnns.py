@@ -18,7 +18,8 @@ import math
 
 import torch
 
-from softattn_lib import doctor, equations, kronecker_power, softmax_attention, toy
+from softattn_lib import Polynomial, doctor, equations, kronecker_power, softmax_attention, toy
+from softattn_lib.predictions import predict, reveal
 
 doctor.check()
 torch.set_default_dtype(torch.float64)
@@ -210,20 +211,32 @@ print("last output at order 2:", out[3].numpy().round(4))
 #
 # $$ \lim_{N \to \infty} \frac{\sum_{n \le N} Q_t^{\otimes n} H_t^{n} / n!}{\sum_{n \le N} Q_t^{\otimes n} z_t^{n} / n!} = \mathrm{softmax}(Q_t K_{1:t}^\top) V_{1:t} \tag{5.6} $$
 #
-# `taylor(order)` keeps the orders 0 to `order`. **Predict:** is each further order an improvement?
+# `taylor(order)` keeps the orders 0 to `order`.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "05-each-order",
+    "The last query, order 0, 1, 2, ...: does every further order come closer to softmax?",
+    ["yes, every one", "no, some go astray"],
+)
 
 # %% tags=["eq-5-6"]
 import warnings
 
 warnings.simplefilter("ignore")  # odd orders have weights of both signs; we look at that now
+distances = []
 for order in (0, 1, 2, 3, 4, 6, 8, 10, 12):
     out, _ = recurrent_attention(q, k, v, kernel=taylor(order), scale=1.0)
-    print(f"order {order:2}: {out[3].numpy().round(4)}, {(out[3] - exact).norm():.6f} from softmax")
+    distances.append((out[3] - exact).norm().item())
+    print(f"order {order:2}: {out[3].numpy().round(4)}, {distances[-1]:.6f} from softmax")
 print("softmax: ", exact.numpy().round(4))
+all_closer = distances == sorted(distances, reverse=True)
+reveal("05-each-order", "yes, every one" if all_closer else "no, some go astray", "an order changes "
+       "the weights of all keys, and only in the limit do they all have to be right.")
 print(equations.check("5.6"))
 
 # %% [markdown]
-# By order 12 the first four decimals are those of softmax. But order 2 is a little *worse* than order 1. Every order changes the weights of all keys, and only in the limit must they be right.
+# By order 12 the first four decimals are those of softmax. But order 2 is a little *worse* than order 1.
 
 # %% [markdown]
 # ## Watch it run
@@ -323,8 +336,6 @@ print("exp    ", scores.exp().numpy().round(3))
 # The factor $c^n$ cancels. **Predict:** what does softmax do when a query becomes three times as long?
 
 # %% tags=["eq-5-7"]
-from softattn_lib import Polynomial
-
 square = Polynomial((0, 0, 1))
 for c in (1, 3):
     pure, _ = recurrent_attention(c * q, k, v, kernel=square, scale=1.0)
@@ -417,9 +428,10 @@ for order in (0, 1, 2, 3, 4, 10):
 #
 # ## Is softmax attention a finite-state RNN?
 #
-# **A common belief: "with enough orders, softmax attention is an RNN with a finite state."** Take 12 tokens and the 12 × 12 matrix of their weights.
-#
-# **Predict:** what is its rank at order 2, with 6 rows in the state? And for exp?
+# **A common belief: "with enough orders, softmax attention is an RNN with a finite state."** Take 12 tokens of width 2 and the 12 × 12 matrix of their weights. At order 2, with 6 rows in the state, its rank cannot be more than 6.
+
+# %% tags=["nbval-ignore-output"]
+predict("05-rank", "What is the rank of the weights of exp?", low=1, high=12, step=1)
 
 # %%
 x = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))  # (T, d), queries and keys
@@ -427,7 +439,10 @@ scores = x @ x.T  # (T, T)
 for order in (1, 2, 3):
     rank = torch.linalg.matrix_rank(taylor(order)(scores)).item()
     print(f"order {order}: {num_features(2, order):2} rows in the state, rank {rank}")
-print("exp:                       rank", torch.linalg.matrix_rank(scores.exp()).item())
+full = torch.linalg.matrix_rank(scores.exp()).item()
+print("exp:                       rank", full)
+reveal("05-rank", full, "exp holds all orders, and each brings features of its own. "
+       "The number of tokens is the only limit.")
 
 # %% [markdown]
 # A weight read from a state of $D$ rows is an inner product of $D$ features, so the matrix of weights has rank $D$ at most. Think of queries that all read the same keys. With queries equal to the keys, as here, the matrix of exp has full rank for *any* number of different tokens (in exact arithmetic), because $e^{x y^\top}$ is a strictly positive definite kernel; dividing each row by its sum leaves the rank as it is. So no state of this kind, whatever its features, gives the weights of exp for more tokens than it has rows. (The argument is ours.)
