@@ -17,6 +17,7 @@
 import torch
 
 from softattn_lib import doctor, figures, num_features, taylor
+from softattn_lib.predictions import predict, reveal
 
 doctor.check(model=True)
 
@@ -147,7 +148,14 @@ print("of positive scores alone:", of_positive[18].item())
 #
 # Let $p_s$ be the weights of order $N$ in a row and $w_s$ those of softmax. The **misplaced weight** $\frac12 \sum_s |p_s - w_s|$ is the part that lies on other keys than it should, between 0 and 1 for even orders. Twice that, times the largest $|V_s|$, bounds the error of the output. We average it over the queries of a head.
 #
-# **Predict:** the paper's model, trained with about 10 orders, ends at the loss of softmax (read off a figure by eye). In how many of our 270 heads does order 10 misplace at most 1 %?
+# The paper's model, trained with about 10 orders, ends at the loss of softmax (read off a figure by eye).
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "06-good-heads",
+    "In how many of our 270 heads does order 10 misplace at most 1 %?",
+    low=0, high=270, step=15, unit="heads",
+)
 
 # %%
 from softattn_lib.scores import misplaced_weight
@@ -159,6 +167,8 @@ for order in (2, 6, 10, 20, 40):
     good = (misplaced[orders.index(order)] <= 0.01).sum().item()
     print(f"order {order:2}: at most 1 % misplaced in {good:3} of 270 heads")
 print("worst head, more than 80 % at every order:", misplaced.amax(1).min().item() > 0.8)
+reveal("06-good-heads", (misplaced[orders.index(10)] <= 0.01).sum().item(), "the scores of most "
+       "heads leave the range in which ten orders are enough, above all on the negative side.")
 
 # %% [markdown]
 # Order 10, so good in the paper's training, is close in fewer than a quarter of the heads. The heads differ by an enormous factor:
@@ -237,18 +247,31 @@ for dtype in (torch.float64, torch.float32):
 #
 # Adding the same number to all scores of a row changes nothing in softmax. A series about 0 sees other numbers. So we may choose the shift.
 #
-# **Predict:** every softmax in practice subtracts the row's maximum. Is that good for the series? What would be better?
+# Every softmax in practice subtracts the row's maximum. Is that good for the series? What would be better?
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "06-maximum",
+    "The row's maximum is subtracted. Order 10 now suffices ...",
+    ["in more heads than before", "in as many heads as before", "in fewer heads than before"],
+)
 
 # %%
+suffices = {}  # order 10, in how many heads
 floor = scores.masked_fill(scores == -torch.inf, torch.inf).amin(-1, keepdim=True)
 ceiling = scores.amax(-1, keepdim=True)  # (layers, heads, T, 1), as floor
 for name, shift in ("nothing", 0), ("maximum", ceiling), ("middle", (floor + ceiling) / 2):
     found = smallest_order(scores - shift, tolerance=0.01, max_order=20)
     counts = [(found <= order).sum().item() for order in (10, 20)]
+    suffices[name] = counts[0]
     print(f"subtract {name:7}: order 10 suffices in {counts[0]:3} heads, order 20 in {counts[1]:3}")
+gain = suffices["maximum"] - suffices["nothing"]
+how_many = "more" if gain > 0 else "fewer" if gain < 0 else "as many"
+reveal("06-maximum", f"in {how_many} heads {'than' if gain else 'as'} before", "it leaves no score "
+       "above 0 and makes the lowest lower still, and there a series is at its worst.")
 
 # %% [markdown]
-# The maximum is the worst of the three: it leaves no score above 0. The middle makes the radius as small as a shift can, and order 10 suffices three times as often. But only who has all scores of a row knows their middle. A recurrent network keeps no keys to score: it has its state.
+# The maximum is the worst of the three. The middle makes the radius as small as a shift can, and order 10 suffices three times as often. But only who has all scores of a row knows their middle. A recurrent network keeps no keys to score: it has its state.
 #
 # ## A shift that a recurrence can have
 #
