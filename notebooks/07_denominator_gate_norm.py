@@ -19,6 +19,7 @@ import math
 import torch
 
 from softattn_lib import doctor, equations, figures, parallel_attention, softmax_attention, toy
+from softattn_lib.predictions import predict, reveal
 
 doctor.check()
 q, k, v = toy.q, toy.k, toy.v  # (T, d), (T, d), (T, e) with T = 4 and d = e = 2, in float64
@@ -26,7 +27,14 @@ q, k, v = toy.q, toy.k, toy.v  # (T, d), (T, d), (T, e) with T = 4 and d = e = 2
 # %% [markdown]
 # ## What the denominator does
 #
-# In 01 softmax attention became $O_t = G_t \sum_{s \le t} e^{Q_t K_s^\top} V_s$: a numerator, and one positive number per token. **Predict:** of a vector's length and direction, which can $G_t$ change?
+# In 01 softmax attention became $O_t = G_t \sum_{s \le t} e^{Q_t K_s^\top} V_s$: a numerator, and one positive number per token.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "07-what-it-changes",
+    "What of the numerator, a vector, can the denominator change?",
+    ["its length", "its direction", "both"],
+)
 
 # %%
 weights = (q @ k.T).exp().tril()  # (T, T)
@@ -36,9 +44,14 @@ for name, y in ("numerator", numerator), ("output", G[:, None] * numerator):  # 
     print(name, y.numpy().round(2).tolist())
     print("  length", y.norm(dim=-1).numpy().round(2))
     print("  slope ", (y[:, 1] / y[:, 0]).numpy().round(2))
+turned = torch.cosine_similarity(numerator, y).min() < 1 - 1e-9
+scaled = not torch.allclose(numerator.norm(dim=-1), y.norm(dim=-1))
+result = "both" if turned and scaled else "its direction" if turned else "its length"
+reveal("07-what-it-changes", result, "it is one positive number for all entries of the vector, "
+       "and such a factor does not turn it.")
 
 # %% [markdown]
-# Only the length. The third row by hand: the weights are $e, e, 1$, so the numerator is $e\,(1,0) + e\,(0,1) + (2,1) = (4.72, 3.72)$, the denominator $2e + 1 = 6.44$, and their ratio has the same slope.
+# The third row by hand: the weights are $e, e, 1$, so the numerator is $e\,(1,0) + e\,(0,1) + (2,1) = (4.72, 3.72)$, the denominator $2e + 1 = 6.44$, and their ratio has the same slope.
 #
 # So the denominator sets lengths. And it does a second thing: it removes whatever is common to the weights of a row. Add 2 to all scores of the third query:
 
@@ -313,20 +326,32 @@ print(equations.check("7.5"))
 #
 # ## What is inert
 #
-# The same line says more. **Predict:** the paper's code has variants with a learned gate, and $1/n$, on the numerator *before* an L2 norm. What does that gate learn?
+# The same line says more. The paper's code has variants with a learned gate, and $1/n$, on the numerator *before* an L2 norm. What can that gate learn?
 #
 # We put it into the model trained with the norm, freshly initialized, and look at logits and gradients. For contrast, the same gate *after* the norm.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "07-gate",
+    "A gate before the norm, or after it: where does it change the logits?",
+    ["before it only", "after it only", "at both places", "at neither place"],
+)
 
 # %%
 from softattn_lib.llama import swap_attention
 from softattn_lib.tasks.training import next_token_losses
 
 norm_model, inputs = models["l2"], texts[:, :-1]  # (texts, T)
-before = norm_model(inputs).logits.detach()  # (texts, T, characters)
+before, acts = norm_model(inputs).logits.detach(), []  # (texts, T, characters)
 for place in "out_gate", "post_out_gate":
     swap_attention(norm_model, f"gated_softmax_{place}_L2norm_nodivS_noclamp")
     change = (norm_model(inputs).logits - before).abs().max().item()
+    acts.append(change > 1e-3)
     print(f"{place:13}: logits change by more than 0.001: {change > 1e-3}")
+one = "before it only" if acts[0] else "after it only"
+result = {0: "at neither place", 1: one, 2: "at both places"}[sum(acts)]
+reveal("07-gate", result, "a positive factor of the numerator is a factor "
+       "of its length too, and the norm divides by that length.")
 
 # %% [markdown]
 # Now the gradients of the gate's weights, next to those of the value projection of the same layer.
