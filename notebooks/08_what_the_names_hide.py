@@ -18,6 +18,7 @@ import warnings
 import torch
 
 from softattn_lib import VARIANTS, doctor, equations, parallel_attention, toy
+from softattn_lib.predictions import predict, reveal
 
 doctor.check()
 torch.set_default_dtype(torch.float64)
@@ -193,9 +194,17 @@ print(equations.check("8.2"))
 #
 # ## Up to an eps
 #
-# Layer norm divides by $\sqrt{\mathrm{var} + 10^{-5}}$. In pair 6 the gate scales the variance and not the eps, so it shows where the variance is small. The cell makes the gate smaller by its bias. **Predict:** does the difference shrink or grow?
+# Layer norm divides by $\sqrt{\mathrm{var} + 10^{-5}}$. In pair 6 the gate scales the variance and not the eps, so it shows where the variance is small. The cell makes the gate smaller by its bias.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "08-smaller-gate",
+    "The gate becomes smaller. What does the difference between gated and plain do?",
+    ["it shrinks", "it stays", "it grows"],
+)
 
 # %%
+largest = []
 plain = build("gated_softmax_no_gate")
 gated = build("gated_softmax_no_in_gate")
 for bias in (0.0, -2.0, -4.0):
@@ -203,10 +212,14 @@ for bias in (0.0, -2.0, -4.0):
     with torch.no_grad():
         a, b, gate = gated(x)[0], plain(x)[0], gated.output_gate(x).sigmoid()
     apart = (a - b).norm(dim=-1)[0] / b.norm(dim=-1)[0]  # (T,)
+    largest.append(apart.max().item())
     print(f"mean gate {gate.mean():.3f}: apart by {apart.min():.5f} to {apart.max():.2f}, token by token")
+growth = largest[-1] / largest[0]
+result = "it grows" if growth > 1.01 else "it shrinks" if growth < 0.99 else "it stays"
+reveal("08-smaller-gate", result, "the gate makes the signal small, and eps keeps its size.")
 
 # %% [markdown]
-# It grows: eps is a fixed size, and the smaller the signal the larger its share. "Equal up to an eps" is a statement about the formula with eps 0; how good it is depends on the numbers. At bias $-4$ some tokens do not notice and others are far off.
+# The smaller the signal, the larger the share of eps. "Equal up to an eps" is a statement about the formula with eps 0; how good it is depends on the numbers. At bias $-4$ some tokens do not notice and others are far off.
 
 # %% [markdown]
 # ## The same values, another gradient
@@ -226,7 +239,7 @@ print("gradients close:", torch.allclose(results[0][1], results[1][1], rtol=0.1)
 # %% [markdown]
 # ## All pairs at once
 #
-# The library keeps what we know in `equivalents(name)`: other names, each with its reason. **Predict:** how many different functions are left of 33?
+# The library keeps what we know in `equivalents(name)`: other names, each with its reason.
 
 # %%
 from softattn_lib import equivalents
@@ -235,6 +248,16 @@ for name in ("softmax_divS_gate", "gated_softmax_no_gate_rmsnorm", "softmax"):
     print(name)
     for other, reason in equivalents(name).items():
         print(f"    = {other}: {reason}")
+
+# %% [markdown]
+# Put names that are equal, an eps counted as 0, into one group.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "08-functions",
+    "How many different functions are left of the 33 names?",
+    low=3, high=33, step=3, unit="functions",
+)
 
 # %%
 groups = []
@@ -247,6 +270,8 @@ for name in names:
 print(len(names), "names,", len(groups), "functions")
 for group in [group for group in groups if len(group) > 1]:
     print([VARIANTS[name].number for name in group])
+reveal("08-functions", len(groups), "a positive factor of a query cancels inside a norm, a gradient "
+       "has no place in a formula of values, and some formulas have two names.")
 
 # %% [markdown]
 # Now the other way round: run all of them, and look. The cell builds all layers with the same weights, takes for every pair the distance of the two outputs over the length of the longer one, and counts the digits in which they agree: a distance of $10^{-5}$ is 5 digits, and 16 is equal to rounding. Names of one group are neighbours, and from 6 digits on all are drawn alike.
