@@ -17,6 +17,7 @@ import torch
 
 from softattn_lib import Polynomial, doctor, equations, figures, taylor
 from softattn_lib.kernels import as_kernel
+from softattn_lib.predictions import predict, reveal
 
 doctor.check()
 torch.set_default_dtype(torch.float64)
@@ -190,16 +191,30 @@ for n in widths:
 #
 # ## More features, more recall?
 #
-# **A common belief: "more features always recall more."** Keys of width 16, 256 pairs. **Predict** the ranking for keys of length 1: order 2 alone, the series up to order 2, up to order 10, exp, identity, relu. Then for keys of length 2.
+# **A common belief: "more features always recall more."** Keys of width 16, 256 pairs. Think of a ranking for keys of length 1, and of one for length 2.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "09-more-features",
+    "Keys of length 1: which kernel recalls the most pairs? (power 2 is order 2 alone.)",
+    ["power 2", "taylor 2", "taylor 10", "exp", "identity", "relu"],
+)
 
 # %%
 from softattn_lib.tasks.capacity import recall_accuracy
 
 contest = {"power 2": power[2], "taylor 2": taylor(2), "taylor 10": taylor(10)}
+of_length_1 = {}
 for name, kernel in (contest | {x: x for x in ("exp", "identity", "relu")}).items():
     row = [recall_accuracy(kernel, 16, 256, length=length, sets=8,
                            generator=torch.Generator().manual_seed(0)) for length in (1.0, 2.0)]
+    of_length_1[name] = row[0]
     print(f"{name:9} keys of length 1: {row[0]:.2f}, of length 2: {row[1]:.2f}")
+reveal("09-more-features", max(of_length_1, key=of_length_1.get), "what counts is how far a match "
+       "stands out: its weight is 1, and a square brings that of the others near 0.")
+
+# %% [markdown]
+# How many rows does the state of each of them have?
 
 # %%
 from softattn_lib import num_features
@@ -215,7 +230,14 @@ print(f"rows: power 2 {features_of_degree(16, 2)}, taylor 2 {num_features(16, 2)
 # %% [markdown]
 # ## Crowded, not forgetful
 #
-# **A common belief: "a recurrent model forgets what is long past, because its state is small."** Take 64 pairs at $d = 8$ and order 2, which is too many. **Predict:** which are lost, those written first or those written last?
+# **A common belief: "a recurrent model forgets what is long past, because its state is small."** Take 64 pairs at $d = 8$ and order 2, which is too many.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "09-lost-pairs",
+    "Too many pairs for the state: which of them are lost?",
+    ["more of those written first", "as many of either", "more of those written last"],
+)
 
 # %%
 keys, values = random_pairs(64, d=8, sets=200, generator=torch.Generator().manual_seed(0))
@@ -224,9 +246,13 @@ print("share right, by quarter:", right.view(4, 16).mean(-1).numpy().round(2))
 _, forward = recurrent_attention(keys, keys, values, **options)
 _, backward = recurrent_attention(keys.flip(1), keys.flip(1), values.flip(1), **options)
 print("the order of writing leaves no trace:", torch.allclose(forward.sums, backward.sums))
+gain = (right[32:].mean() - right[:32].mean()).item()  # of the later half over the earlier half
+uneven = f"more of those written {'first' if gain > 0 else 'last'}"
+reveal("09-lost-pairs", uneven if abs(gain) > 0.03 else "as many of either", "the state only adds, "
+       "and a sum does not know in which order its terms came.")
 
 # %% [markdown]
-# Neither: a quarter of the pairs is lost in each quarter. The paper's states only add, so they do not know what came first. They are crowded, not forgetful.
+# A quarter of the pairs is lost in each quarter. The paper's states are crowded, not forgetful.
 #
 # Forgetting takes a decay, which the authors add in later work (`power_2_decay` here, with a decay that is learned). **Predict** what a fixed one of 2 % a token does:
 
