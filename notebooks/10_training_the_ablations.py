@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from softattn_lib import doctor, figures
+from softattn_lib.predictions import predict, reveal
 from softattn_lib.tasks.records import read_rows, summarize
 
 doctor.check()
@@ -152,7 +153,14 @@ print("three of three by chance:", 2 * 0.5**3)
 #
 # ## Orders
 #
-# The paper's figure has the training loss, so we take ours too. **Predict:** will order 3 be between order 2 and order 4?
+# The paper's figure has the training loss, so we take ours too.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "10-order-3",
+    "Where will the training loss of order 3 lie?",
+    ["below orders 2 and 4", "between order 2 and order 4", "above orders 2 and 4"],
+)
 
 # %%
 logs = {name: np.log(x.mean) for name, x in summarize(rows, "train_loss").items()}
@@ -160,11 +168,17 @@ paper = {2: 0.14, 4: 0.04, 6: 0.02, 8: 0.005, 10: 0.0}  # read off by eye, withi
 for n in (1, 2, 3, 4, 6, 8, 10):
     gap = logs[f"taylor_{n}"] - logs["softmax"]
     print(f"order {n:2}: ln loss minus softmax's {gap:+.3f}, paper {paper.get(n, 'none')}")
+lower, upper = sorted(logs[f"taylor_{n}"] for n in (2, 4))
+side = "below" if logs["taylor_3"] < lower else "above"
+within = lower <= logs["taylor_3"] <= upper
+result = "between order 2 and order 4" if within else f"{side} orders 2 and 4"
+reveal("10-order-3", result, "odd orders make weights of both signs, and where these nearly "
+       "cancel in the denominator an output can have any size.")
 
 # %% [markdown]
 # Among even orders both agree: 4 is better than 2 by the largest step, and 6 is no worse; what lies beyond is too close to read off the figure. Ours fall up to order 10. (Paper: small model, after 30,000 steps. Whether its "order 10" counts order 0 we do not know.)
 #
-# The odd ones are not in between. $1 + s$ and $1 + s + s^2/2 + s^3/6$ are negative for large negative scores, so that weights have both signs and a denominator can come close to 0. **Misconception:** "more terms, better attention". Order 3 has one term more than order 2:
+# The odd ones are not in between: $1 + s$ and $1 + s + s^2/2 + s^3/6$ are negative for large negative scores. **Misconception:** "more terms, better attention". Order 3 has one term more than order 2:
 
 # %%
 one_letter = live.levels["one token seen"]
@@ -250,7 +264,14 @@ print("a softmax model, cut, is worse than who sees one letter:", cut["softmax",
 #
 # How does the network adapt to the cut? The obvious guess is that it keeps its scores small, where few orders are enough. 06 left that open. Now we can look: three of the trained models are in `experiments/trained` (one seed each), and we take 16 sequences of held-out text.
 #
-# **Predict:** order 4 is within 1 % of exp up to $|s| = 0.89$. How large are the scores of the model trained with it?
+# Order 4 is within 1 % of exp up to $|s| = 0.89$.
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "10-trained-scores",
+    "How large, in size, are the largest scores of the model that was trained with order 4?",
+    low=0.5, high=64, step=2, log=True,
+)
 
 # %%
 from softattn_lib import Polynomial, taylor
@@ -267,9 +288,11 @@ for name in ("softmax", "taylor_10", "taylor_4"):
     print(f"{name:9} scores {s.min():.0f} to {s.max():.0f}, {shares}")
 at = torch.tensor(-0.89, dtype=torch.float64)  # where a series is worst: on the negative side
 print(f"order 4 at s = -0.89 is off by {abs(taylor(4)(at) / at.exp() - 1):.1%}")
+reveal("10-trained-scores", round(s.abs().max().item()), "training with the cut does not make "
+       "scores small. What becomes rare are large negative ones.")
 
 # %% [markdown]
-# **Misconception:** "low orders suffice because the scores stay small." They do not stay small: the highest are beyond any range in which order 4 follows exp. What the network gives up is the *negative* side. It is the lesson of 06 once more, learned by gradient descent: large positive scores are only flattened, large negative ones are poison.
+# **Misconception:** "low orders suffice because the scores stay small." The highest are far beyond any range in which order 4 follows exp. What the network gives up is the *negative* side. It is the lesson of 06 once more, learned by gradient descent: large positive scores are only flattened, large negative ones are poison.
 #
 # How far, then, are its weights from softmax of its own scores?
 
