@@ -23,6 +23,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from softattn_lib import attention, crossover, doctor, explain, figures, taylor
+from softattn_lib.predictions import predict, reveal
 
 doctor.check()
 
@@ -37,7 +38,7 @@ doctor.check()
 #
 # $$ \underbrace{T\,(d + e)}_{\text{all pairs}} \quad \text{against} \quad \underbrace{4\,D\,(e + 1)}_{\text{a state}}, \qquad D = \binom{d + N}{N} $$
 #
-# One side grows with $T$, the other does not. So there always is a length from which on the state needs fewer operations. **Predict** it for $d = e = 16$ and order $N = 2$: a hundred tokens, a thousand, ten thousand? And for $d = 64$, order 4?
+# One side grows with $T$, the other does not. So there always is a length from which on the state needs fewer operations.
 
 # %%
 def state_operations(d, order):
@@ -45,11 +46,23 @@ def state_operations(d, order):
     return 4 * comb(d + order, order) * (d + 1)
 
 
+# %% [markdown]
+# Which length is it for $d = e = 16$ and order $N = 2$? (And for $d = 64$, order 4?)
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "11-equal-operations",
+    "d = e = 16, order 2: from how many tokens on does the state need fewer operations?",
+    low=10, high=100_000, step=2, log=True, unit="tokens",
+)
+
 # %%
 for d in (16, 64):
     for order in (1, 2, 3, 4):
         D, equal = comb(d + order, order), state_operations(d, order) / (2 * d)
         print(f"d = {d}, order {order}: {D:7,} features, equal at T = {equal:9,.0f}")
+reveal("11-equal-operations", state_operations(16, 2) / (2 * 16), "the sides meet at a little more "
+       f"than T = 2 D, and D, the number of products of up to two of 16 entries, is {comb(18, 2)}.")
 
 
 # %% [markdown]
@@ -74,18 +87,32 @@ print("softmax: T (d + e), up to a fifth more:", 1 <= plan.softmax.flops / 4096*
 # %% [markdown]
 # (A fast softmax kernel skips the future by whole blocks of keys, and computes a few pairs that it then masks: that is the fifth.)
 #
-# The chunked form does a little of both: all pairs *inside* a chunk, a state *between* chunks. **Predict:** which of the four columns below grow with $T$?
+# The chunked form does a little of both: all pairs *inside* a chunk, a state *between* chunks. Which of the four columns below grow with $T$?
+
+# %% tags=["nbval-ignore-output"]
+predict(
+    "11-growing",
+    "For which forms does one token need more operations when the text is longer?",
+    ["softmax", "softmax, parallel", "softmax, parallel, chunked",
+     "softmax, parallel, recurrent, chunked"],
+)
 
 # %%
+forms, a_token = ("parallel", "recurrent", "chunked"), []
 print("operations a token   softmax   parallel  recurrent    chunked")
 for T in (256, 1024, 4096, 16384):
     plan = plan_for(T, chunk_size=64)
-    counts = [plan.softmax, *(plan.costs[form] for form in ("parallel", "recurrent", "chunked"))]
-    print(f"T = {T:6,}        ", *(f"{cost.flops / T:10,.0f}" for cost in counts))
+    counts = [plan.softmax, *(plan.costs[form] for form in forms)]
+    a_token.append([cost.flops / T for cost in counts])
+    print(f"T = {T:6,}        ", *(f"{count:10,.0f}" for count in a_token[-1]))
+columns = zip(("softmax", *forms), a_token[0], a_token[-1], strict=True)
+growing = [name for name, short, long in columns if long > 1.01 * short]
+reveal("11-growing", ", ".join(growing), "they look at all pairs, and a later token has more of "
+       "them. A state, and a chunk, are as large as they were.")
 
 
 # %% [markdown]
-# The parallel form has as many pairs as softmax, and no block of the future that it could skip. It is for understanding and for short texts. The other two stay constant, and the chunked form needs *more* operations than the recurrent one. Still it is the fast one, as you will see now.
+# The parallel form has as many pairs as softmax, and no block of the future that it could skip. It is for understanding and for short texts. Of the other two the chunked form needs *more* operations than the recurrent one. Still it is the fast one, as you will see now.
 #
 # ## Time against length
 #
