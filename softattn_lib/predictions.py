@@ -22,6 +22,7 @@ from pathlib import Path
 import ipywidgets
 
 WIDTH = 96  # characters of a printed line
+STYLE = "<style>.softattn .widget-html-content { line-height: 1.5; }</style>"  # of lines that wrap
 NOTHING = ("not chosen yet", "")  # label and value of the slider's first place
 _asked = {}  # by name, what was asked in this session
 _unsaved = {}  # by file, what stands in for it where it cannot be written
@@ -171,12 +172,16 @@ class Prediction(ipywidgets.VBox):
     def __init__(self, question):
         self._question = question
         self.control = question.control()
-        self.commit_button = ipywidgets.Button(description="Commit", icon="check")
-        self.change_button = ipywidgets.Button(description="Change my mind", icon="undo")
+        self.commit_button, self.change_button = (
+            ipywidgets.Button(description=text, icon=icon, layout=ipywidgets.Layout(width="auto"))
+            for text, icon in (("Commit", "check"), ("Change my mind", "undo"))
+        )
         self.status = ipywidgets.HTML()
         super().__init__(
             [
-                ipywidgets.HTML(f"<b>Predict:</b> {html.escape(question.text)} {question.rule}"),
+                ipywidgets.HTML(
+                    f"{STYLE}<b>Predict:</b> {html.escape(question.text)} {question.rule}"
+                ),
                 self.control,
                 ipywidgets.HBox([self.commit_button, self.change_button]),
                 self.status,
@@ -302,7 +307,7 @@ class _Number:
 
     @property
     def rule(self):
-        return f"(Right is right to within {self.margin}.)"
+        return f"({self.margin[0].upper()}{self.margin[1:]} more or less counts as right.)"
 
     def label(self, value):
         return f"{_plain(value)} {self.unit}".rstrip()

@@ -372,15 +372,30 @@ def calls(name, function):
 def test_the_names_are_unique():
     names = [name for notebook in notebooks.names() for _, name in calls(notebook, "predict")]
     assert [name for name, count in Counter(names).items() if count > 1] == []
+    assert len(names) >= 14
 
 
 @pytest.mark.parametrize("notebook", notebooks.names())
-def test_each_prediction_has_one_result_in_the_next_code_cell_or_the_one_after(notebook):
+def test_each_prediction_has_one_result_after_it(notebook):
     asked, revealed = calls(notebook, "predict"), calls(notebook, "reveal")
     assert [name for _, name in asked] == [name for _, name in revealed]
     for (question, name), (answer, _) in zip(asked, revealed, strict=True):
         assert question < answer
         assert name.startswith(f"{notebook[:2]}-")
+
+
+@pytest.mark.parametrize("notebook", COURSE)
+def test_each_notebook_of_the_course_asks(notebook):
+    assert calls(notebook, "predict")
+
+
+@pytest.mark.parametrize("notebook", COURSE)
+def test_a_cell_that_asks_does_nothing_else_and_its_result_may_be_skipped_to(notebook):
+    cells = jupytext.read(notebooks.FOLDER / f"{notebook}.py").cells
+    for position, _ in calls(notebook, "predict"):
+        *before, last = ast.parse(cells[position].source).body
+        assert isinstance(last, ast.Expr) and last.value.func.id == "predict"
+        assert all(isinstance(line, (ast.Import, ast.ImportFrom)) for line in before)
 
 
 @pytest.mark.parametrize("notebook", COURSE)
