@@ -123,7 +123,9 @@ def summary(notebook: str = "") -> None:
     if not known:
         print("No guess recorded yet.")
         return
-    rows = [(n[3:], x["guess"], x["result"] or "not run yet", _mark(x)) for n, x in known.items()]
+    rows = [
+        (f"  {n[3:]}", x["guess"], x["result"] or "not run yet", _mark(x)) for n, x in known.items()
+    ]
     heads = ("", "your guess", "result", "")
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
 

@@ -117,7 +117,7 @@ def test_the_controls_speak_without_colour():
         "Commit",
         "Change my mind",
     ]
-    assert isinstance(widget.control, ipywidgets.RadioButtons)  # the browser's own: keys work
+    assert isinstance(widget.control, ipywidgets.RadioButtons)  # tab and space choose
     assert isinstance(tokens().control, ipywidgets.SelectionSlider)
     assert "Commit" not in widget.status.value
     widget.control.value = "neither"
@@ -253,12 +253,12 @@ def test_the_summary_counts_what_was_right(capsys):
     said(capsys)
     summary()
     assert said(capsys).splitlines() == [
-        "   your guess  result",
+        "     your guess  result",
         "Notebook 01",
-        "c  order 3     not run yet",
+        "  c  order 3     not run yet",
         "Notebook 02",
-        "a  neither     order 1      not right",
-        "b  order 1     order 1      right",
+        "  a  neither     order 1      not right",
+        "  b  order 1     order 1      right",
         "1 of 2 right",
     ]
     summary("01")
@@ -308,7 +308,7 @@ def test_half_an_entry_is_read_as_far_as_it_goes(file, capsys):
         '{"02-a": {"guess": "x", "result": 3, "right": "yes"}, "02-b": {"result": "y"}}'
     )
     summary()
-    assert said(capsys).splitlines()[2:] == ["a  x           not run yet", "0 of 0 right"]
+    assert said(capsys).splitlines()[2:] == ["  a  x           not run yet", "0 of 0 right"]
 
 
 def test_where_nothing_can_be_written_a_guess_lasts_as_long_as_the_session(
