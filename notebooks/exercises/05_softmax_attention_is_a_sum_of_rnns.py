@@ -88,4 +88,4 @@ exercises.check("second_order_rnn", second_order_rnn)
 exercises.progress("05")
 
 # %% [markdown]
-# Back to [05 Softmax attention is a sum of RNNs](../05_softmax_attention_is_a_sum_of_rnns.ipynb)
+# Back to [05 Softmax attention is a sum of RNNs](../05_softmax_attention_is_a_sum_of_rnns.ipynb) · On to [the exercises of 06 A real model](06_a_real_model.ipynb)
