@@ -4,6 +4,7 @@ for: a notebook runs the same without them. Those in the notebooks come in pairs
 import ast
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -408,6 +409,29 @@ def test_stored_predictions_show_their_question_and_know_no_guess(notebook):
     for position, _ in calls(notebook, "reveal"):
         assert "No guess recorded. Result: " in notebooks.output_text(stored.cells[position])
         assert "Your guess" not in notebooks.output_text(stored.cells[position])
+
+
+@pytest.mark.parametrize("notebook", COURSE)
+def test_the_result_could_have_been_guessed(notebook):
+    stored = nbformat.read(notebooks.FOLDER / f"{notebook}.ipynb", as_version=4)
+    pairs = zip(calls(notebook, "predict"), calls(notebook, "reveal"), strict=True)
+    for (position, name), (answer, _) in pairs:
+        exec(stored.cells[position].source, {"predict": predict})
+        question = predictions._asked[name]
+        printed = notebooks.output_text(stored.cells[answer])
+        (result,) = re.findall(r"No guess recorded\. Result: (.*)\.$", printed, re.MULTILINE)
+        if isinstance(question, predictions._Number):
+            result = float(result.removesuffix(question.unit).replace(",", ""))
+        judged = [question.judge(guess, result)[0] for guess in question.values]
+        assert any(judged) and not all(judged), name
+
+
+@pytest.mark.parametrize("notebook", notebooks.names())
+def test_no_result_is_written_into_the_notebook(notebook):
+    for cell in jupytext.read(notebooks.FOLDER / f"{notebook}.py").cells:
+        for node in ast.walk(ast.parse(cell.source if cell.cell_type == "code" else "")):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "reveal":
+                assert not isinstance(node.args[1], ast.Constant), ast.unparse(node)
 
 
 SMALL = """\
