@@ -239,6 +239,16 @@ def test_a_wrong_dtype_is_named():
     assert examine(ROW, whole).outcome == "wrong"
 
 
+def test_a_wrong_dtype_of_whole_numbers_is_named_without_the_inputs():
+    exercise = EXERCISES["read_back"]
+    text = said(lambda *args: exercise.reference(*args).double(), exercise)
+    assert text.endswith("the dtype is torch.float64 and should be torch.int64.")
+
+
+def test_nan_is_explained():
+    assert "got nan (a 0 / 0, or inf - inf)" in said(lambda q, k, v: ROW.reference(q, k, v) / 0 * 0)
+
+
 def test_tuples_and_numbers_have_their_own_words():
     two = replace(ROW, reference=lambda q, k, v: (v[0], 3))
     assert "you return a tensor; it should be 2 things." in said(lambda q, k, v: v[0], two)

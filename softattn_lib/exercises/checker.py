@@ -262,7 +262,8 @@ def _difference(expected, got, dtype):
     if not _same(expected, got, dtype):
         return _first_entry(expected, got, dtype)
     if expected.dtype != got.dtype:
-        return f"the dtype is {got.dtype} and should be {expected.dtype}, as that of the inputs."
+        like = ", as that of the inputs" if expected.is_floating_point() else ""
+        return f"the dtype is {got.dtype} and should be {expected.dtype}{like}."
     return ""
 
 
@@ -299,4 +300,5 @@ def _numbers(expected, got):
         shown = [f"{x:.{digits}g}" if isinstance(x, float) else str(x) for x in (expected, got)]
         if shown[0] != shown[1]:
             break
-    return f"expected {shown[0]}, got {shown[1]}"
+    why = " (a 0 / 0, or inf - inf)" if got != got and expected == expected else ""
+    return f"expected {shown[0]}, got {shown[1]}{why}"
