@@ -4,6 +4,7 @@ Reference, mistakes and the learner's function all run on the same inputs. Where
 outputs are those of a known mistake, the answer names it.
 """
 
+import os
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -19,9 +20,10 @@ MAX_HINTS, MIN_MISTAKES = 3, 3
 # Relative and absolute: two right ways to sum may round differently.
 TOLERANCES = {torch.float64: (1e-8, 1e-10), torch.float32: (5e-4, 1e-5)}
 NOT_THE_LEARNERS = (
-    str(Path(__file__).resolve().parents[1]),
-    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
-    str(Path(torch.__file__).parent),
+    f"{Path(__file__).resolve().parents[1]}{os.sep}",
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
+    f"{Path(torch.__file__).parent}{os.sep}",
+    "<frozen ",
 )
 SHOWN_FRAMES = 3
 
@@ -64,6 +66,22 @@ class Exercise:
     Raises:
         ValueError: an unknown kind or difficulty, too many hints, too few mistakes, or a start
             where none belongs (or none where one does).
+
+    Example:
+        >>> mistakes = (
+        ...     Mistake("squared", lambda x: x**2, "Two times x is x + x."),
+        ...     Mistake("unchanged", lambda x: x, "Something has to be done with x."),
+        ...     Mistake("halved", lambda x: x / 2, "Twice, not half."),
+        ... )
+        >>> twice = Exercise(
+        ...     name="twice", notebook="01_softmax_attention", title="Twice", kind="make",
+        ...     minutes=1, difficulty=1, reference=lambda x: 2 * x, mistakes=mistakes,
+        ...     cases=lambda generator: [Case("n = 3", (torch.tensor([1.0, 2.0, 4.0]),))],
+        ...     hints=("Add it to itself.",), matters="Doubling is the first power of two.",
+        ... )
+        >>> print(examine(twice, lambda x: x * x).text)
+        Not yet. n = 3: at [0] expected 2, got 1 (2 of 3 entries differ)
+        This looks like: squared. Two times x is x + x.
     """
 
     name: str
