@@ -91,7 +91,7 @@ exercises.check("order_for_radius", order_for_radius)
 # exercises.hint("order_for_radius")
 
 # %% [markdown] tags=["solution"]
-# At $-R$ the terms alternate in sign and the exact weight is smallest, so the relative error is largest there. The library's `order_for_tolerance` finds the same orders from exact fractions; float64 begins to lie beyond $R \approx 20$.
+# At $-R$ the terms alternate in sign and the exact weight is smallest, so the relative error is largest there. The library's `order_for_tolerance` finds the same orders from the dropped terms alone, which it can sum without a minus sign. At radius 18 and tolerance 0.001 the loop above would never end: so many digits cancel in float64.
 
 # %% [markdown]
 # ## How far you are

@@ -216,7 +216,7 @@ UNEXPLAINED = Exercise(
         Mistake(
             "spreads in place of variances",
             lambda features, target: (_residual(features, target).std() / target.std()).item(),
-            "Variances add up, spreads do not, so only a ratio of variances is a share.",
+            "The share of the variance is asked for; a ratio of spreads is its root.",
         ),
         Mistake(
             "not divided by the target's variance",
