@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from docutils.nodes import Text, math_block
+
 ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
 sys.path.insert(0, str(ROOT))
 
@@ -23,7 +25,7 @@ myst_heading_anchors = 4
 myst_heading_slug_func = "tools.site.anchor"
 
 # The reference
-default_role = "code"  # `order` in a docstring is code
+default_role = "py:obj"  # `order` in a docstring is code, and a link where it names something
 autodoc_default_options = {"ignore-module-all": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -58,7 +60,27 @@ def escape(app, what, name, obj, options, lines):
     lines[:] = site.escaped(lines)
 
 
+def keep_tags(app, doctree):
+    """Take formulas of several lines that have a number as they are: `split` allows no number."""
+    for formula in doctree.findall(math_block):
+        text = formula.astext()
+        if r"\tag" in text and r"\\" in text:
+            formula["no-wrap"] = formula["nowrap"] = True
+            formula.children = [Text(rf"\[{text}\]")]
+
+
+def find_exported(app, env, node, content):
+    """Link names without their module where the package exports them, or from its root."""
+    exported = site.exported()
+    target = exported.get(node["reftarget"], f"{site.PACKAGE}.{node['reftarget']}")
+    if node["refdomain"] == "py":
+        where = env.docname, app.builder, "obj", target, node, content
+        return env.get_domain("py").resolve_xref(env, *where)
+
+
 def setup(app):
+    app.connect("doctree-read", keep_tags)
+    app.connect("missing-reference", find_exported)
     app.connect("autodoc-process-docstring", escape, priority=100)  # before napoleon
     app.connect("autodoc-process-docstring", add_users)
 

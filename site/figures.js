@@ -22,6 +22,8 @@
     const [slider] = layout.sliders ?? [];
     delete layout.sliders;
     delete layout.width;
+    // A long title does not fit on a phone.
+    if (canvas.clientWidth < 420 && layout.title) layout.title.font = { ...layout.title.font, size: 13 };
     const config = { responsive: true, displayModeBar: false };
     const Plotly = await plotly();
     await Plotly.newPlot(canvas, { data, layout: { ...layout, autosize: true }, frames, config });
@@ -49,6 +51,7 @@
     show();
     canvas.before(label);
     canvas.after(readOut);
+    if (meta.fixed) readOut.after(element("p", { className: "fixed", textContent: meta.fixed }));
   }
 
   // What the figure shows now, for those who do not see it.

@@ -9,20 +9,27 @@ such figures until the notebook or the library changes.
 """
 
 import ast
+import functools
+import hashlib
 import html
 import importlib
 import json
 import os
 import pkgutil
 import re
+import shutil
 import sys
+import tempfile
+import time
 from pathlib import Path
 from types import ModuleType
 
 import jupytext
-import mathjax
 import nbformat
 import plotly
+
+from softattn_lib import small_model
+from softattn_lib.widgets.frames import SWITCH
 
 from . import notebooks
 
@@ -31,8 +38,9 @@ SOURCES = ROOT / "site"
 STAGE = ROOT / "build" / "site-source"
 TARGET = ROOT / "build" / "site"
 CACHE = ROOT / "build" / "site-cache"
+DOCTREES = ROOT / "build" / "site-doctrees"
 
-PLOTLY, PNG = notebooks.PLOTLY, notebooks.PNG
+PLOTLY = notebooks.PLOTLY
 PACKAGE = "softattn_lib"
 # Pages beside the notebooks, with their names in the list of contents.
 PAGES = {
@@ -160,6 +168,77 @@ def short(path):
     return f"{name[:2]}" if folder == "notebooks" else f"{folder} {name[:2]}"
 
 
+# Figures with a slider
+
+
+def frames(path):
+    """{cell: figure with frames} of a notebook's widgets, computed if need be.
+
+    None of a notebook that needs the small model where it is not there: its figures stay as stored.
+    """
+    notebook = read(path)
+    live = [i for i, cell in notebooks.code_cells(notebook) if shows_widget(cell)]
+    if not live:
+        return {}
+    kept = CACHE / f"{Path(path).name}-{fingerprint(path)}.json"
+    if not kept.exists():
+        if "doctor.check(model=True)" in code(notebook) and not small_model.is_ready():
+            print(f"{path}: no sliders without the small model, which `softattn model` fetches")
+            return {}
+        start = time.perf_counter()
+        found = run(path, notebook, last=live[-1])
+        print(f"{path}: {len(found)} slider(s), {time.perf_counter() - start:.0f} s", flush=True)
+        for old in CACHE.glob(f"{Path(path).name}-*.json"):
+            old.unlink()
+        CACHE.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(found))
+    return {int(i): figure for i, figure in json.loads(kept.read_text()).items()}
+
+
+def run(path, notebook, last):
+    """Run the cells up to the last one that shows a widget, and take their figures with frames."""
+    from nbclient import NotebookClient
+
+    notebook = notebook.copy()
+    notebook.cells = notebook.cells[: last + 1]
+    folder = (ROOT / path).parent
+    client = NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        extra_arguments=["--log-level=ERROR"],
+    )
+    with tempfile.TemporaryDirectory() as empty:
+        own = notebooks.new_learner(empty) | {SWITCH: "1"}
+        client.execute(env=os.environ | own)
+    figures = {i: o.data[PLOTLY] for i, o in notebooks.outputs(notebook) if is_figure(o)}
+    return {
+        i: notebooks.normalise_figure(figure)
+        for i, figure in figures.items()
+        if figure.get("frames")
+    }
+
+
+def shows_widget(cell):
+    """Whether its output is a widget that has a figure."""
+    return notebooks.mounts_widget(cell) and notebooks.shows_figure(cell)
+
+
+def is_figure(output):
+    return PLOTLY in output.get("data", {})
+
+
+def fingerprint(path):
+    """Changes with the notebook, with any module of the library and with any table it may read."""
+    files = [*(ROOT / PACKAGE).rglob("*.py"), *ROOT.glob("experiments/*.csv")]
+    files += ROOT.glob("benchmarks/results/*.json")
+    digest = hashlib.sha256(code(read(path)).encode())
+    for file in sorted(files):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 # Pages
 
 
@@ -168,10 +247,9 @@ def page(path, frames):
     notebook = read(path)
     number = 0
     for i, output in notebooks.outputs(notebook):
-        data = output.get("data", {})
-        if PLOTLY in data:
+        if is_figure(output):
             number += 1
-            figure = frames.get(i, data[PLOTLY])
+            figure = frames.get(i, output.data[PLOTLY])
             name = f"{path.replace('/', '-')}-{number}"
             output.data = nbformat.from_dict({"text/html": figure_html(figure, name)})
     notebook.cells.append(nbformat.v4.new_markdown_cell(list_of_names(used(code(notebook)))))
@@ -216,14 +294,19 @@ def reference(module, users):
         used_in(module, users),
         f".. automodule:: {module}\n   :members:",
     ]
+    # Its functions name their users too; a comment, so that Sphinx sees when these change.
+    inside = {name: paths for name, paths in users.items() if module_of(name) == module}
+    parts.append(f".. {json.dumps(inside, sort_keys=True)}")
     if module == PACKAGE:
-        exported = [full_name(thing) for thing in vars(sys.modules[module]).values()]
-        parts += [f"* :py:obj:`{name}`" for name in sorted(filter(is_member, exported))]
+        parts.append("\n".join(f"* :py:obj:`{name}`" for name in sorted(exported().values())))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def is_member(name):
-    return name is not None and name not in sys.modules
+@functools.cache
+def exported():
+    """{name: full name} of what `import softattn_lib` gives, modules apart."""
+    given = {name: full_name(thing) for name, thing in vars(sys.modules[PACKAGE]).items()}
+    return {name: full for name, full in given.items() if full and full not in sys.modules}
 
 
 def escaped(lines):
@@ -279,13 +362,14 @@ class Stage:
     """Writes files that changed, and in the end takes away those that were not written."""
 
     def __init__(self, folder):
-        self.folder, self.written = folder, set()
+        self.folder, self.written, self.changed = folder, set(), set()
 
     def write(self, name, data):
         path = self.folder / name
         self.written.add(path)
         data = data.encode() if isinstance(data, str) else data
         if not path.exists() or path.read_bytes() != data:
+            self.changed.add(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
 
@@ -293,9 +377,12 @@ class Stage:
         self.write(name or path.relative_to(ROOT), path.read_bytes())
 
     def finish(self):
-        for path in self.folder.rglob("*"):
-            if path.is_file() and path not in self.written:
-                path.unlink()
+        """Return the names of what is gone."""
+        there = [path for path in self.folder.rglob("*") if path.is_file()]
+        gone = [path for path in there if path not in self.written]
+        for path in gone:
+            path.unlink()
+        return [path.name for path in gone]
 
 
 def linked_files(path, text):
@@ -307,7 +394,7 @@ def linked_files(path, text):
 
 
 def stage():
-    """Put together all that Sphinx reads."""
+    """Put together all that Sphinx reads; return whether every page has to be made anew."""
     files = Stage(STAGE)
     for path in SOURCES.iterdir():
         if path.is_file() and path.name != "index.md":
@@ -316,7 +403,7 @@ def stage():
     files.copy(Path(plotly.__file__).parent / "package_data" / "plotly.min.js", "_static/plotly.js")
     files.copy(mathjax_file(), "_static/mathjax.js")
     for path in all_notebooks():
-        files.write(f"{path}.ipynb", page(path, {}))
+        files.write(f"{path}.ipynb", page(path, frames(path)))
     for path in PAGES:
         text = (ROOT / path).read_text(encoding="utf-8")
         files.write(path, text)
@@ -325,11 +412,14 @@ def stage():
     users = uses()
     for module in modules():
         files.write(f"reference/{module}.rst", reference(module, users))
-    files.finish()
+    gone = files.finish()
+    return bool(gone) or "conf.py" in files.changed
 
 
 def mathjax_file():
     """MathJax in one file that draws formulas as SVG: no fonts, nothing to load later."""
+    import mathjax
+
     return Path(mathjax.__file__).parent / "static" / "mathjax" / "es5" / "tex-svg.js"
 
 
@@ -337,13 +427,21 @@ def main():
     """Build the site; return 0 if Sphinx had nothing to warn of."""
     from sphinx.cmd.build import main as sphinx
 
-    stage()
-    doctrees = str(ROOT / "build" / "site-doctrees")
-    options = ["-q", "-W", "--keep-going", "-b", "html", "-d", doctrees]
+    if stage():
+        forget()
+    options = ["-q", "-W", "--keep-going", "-b", "html", "-d", str(DOCTREES)]
     status = sphinx([*options, str(STAGE), str(TARGET)])
-    if not status:
+    if status:
+        forget()  # or the next build would not read, and not complain of, the same pages again
+    else:
         print(f"open {(TARGET / 'index.html').relative_to(ROOT)}")
     return status
+
+
+def forget():
+    """Have the next build make every page anew."""
+    for folder in (DOCTREES, TARGET):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
