@@ -413,7 +413,8 @@ def stage():
     for module in modules():
         files.write(f"reference/{module}.rst", reference(module, users))
     gone = files.finish()
-    return bool(gone) or "conf.py" in files.changed
+    # The list of contents stands on every page.
+    return bool(gone) or bool({"conf.py", "index.md"} & files.changed)
 
 
 def mathjax_file():
