@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 
-from . import features, kernels, parallel, polynomials, recurrent, state
+from . import families, features, fitting, kernels, parallel, polynomials, recurrent, state
 from .tasks import capacity
 
 SIZES = {"B": 2, "H": 3, "T": 7, "d": 4, "e": 5}  # all different: a swapped axis cannot pass
@@ -396,6 +397,36 @@ def _gate_places(x):
     return max(gaps)
 
 
+def _other_coefficients(x):
+    best = families.minimax(3, -3.0, 2.0)
+    out, _ = recurrent.recurrent_attention(x.q, x.k, x.v, kernel=best, normalizer="none", scale=1.0)
+    orders = (
+        c * math.factorial(n) * _read(x, n) for n, c in enumerate(best.coefficients)
+    )  # _read divides by n!
+    return max(_gap(out, sum(orders)), _gap(out, _causal_sum(best(_scores(x)), x.v)))
+
+
+def _weight_criterion(x):
+    """How much a small step away from the fit can still win, in its largest slope."""
+    scores = _scores(x)[0, 0]
+    hidden = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
+    best = fitting.least_squares(3, fitting.observe(hidden))
+    row_sum = hidden.exp().sum(-1, keepdim=True)
+    error = ((best(scores) - scores.exp()) / row_sum).tril()
+    return max((error * scores**n / row_sum).sum().abs().item() for n in range(4))
+
+
+def _sum_of_squares(x):
+    """The roots of a positive polynomial come in pairs; one of each pair makes q_1 + i q_2."""
+    positive = polynomials.taylor(4)
+    roots = np.roots(positive.coefficients[::-1])
+    half = np.poly(roots[roots.imag > 0])[::-1] * positive.coefficients[-1] ** 0.5
+    terms = tuple(tuple(np.polynomial.chebyshev.poly2cheb(q)) for q in (half.real, half.imag))
+    squares = families.ChebyshevPolynomial(-1.0, 1.0, terms, is_squared=True)
+    scores = _scores(x)
+    return max(_gap(squares(scores), positive(scores)), -squares(100 * scores).min().item())
+
+
 _LIBRARY = "softattn_lib."
 _ROWS = [
     (
@@ -642,6 +673,33 @@ _ROWS = [
         "tasks.capacity.interference",
         "09_expressiveness",
         _overlap,
+    ),
+    (
+        "12.1",
+        "any polynomial of the score reads the same states, with other coefficients",
+        r"p(x) = \sum_{n=0}^{N} c_n\, x^n \quad\Rightarrow\quad"
+        r" \sum_{s \le t} p(Q_t K_s^\top)\, V_s = \sum_{n=0}^{N} c_n\, Q_t^{\otimes n} H_t^{n}",
+        "recurrent.recurrent_attention",
+        "12_beyond_taylor",
+        _other_coefficients,
+    ),
+    (
+        "12.2",
+        "an error counts against the sum of its own row",
+        r"\min_{c_0, \dots, c_N}\; \sum_{t} \sum_{s \le t} \left("
+        r" \frac{p(l_{ts}) - e^{l_{ts}}}{\sum_{u \le t} e^{l_{tu}}} \right)^{2},"
+        r" \qquad l_{ts} = Q_t K_s^\top",
+        "fitting.least_squares",
+        "12_beyond_taylor",
+        _weight_criterion,
+    ),
+    (
+        "12.3",
+        "a polynomial that is nowhere negative is a sum of two squares",
+        r"p(x) \ge 0 \text{ for all } x \quad\Leftrightarrow\quad p = q_1^2 + q_2^2",
+        "families.ChebyshevPolynomial",
+        "12_beyond_taylor",
+        _sum_of_squares,
     ),
 ]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from softattn_lib.calibration import load_calibration
+from softattn_lib.calibration import FAMILIES, load_calibration
 from softattn_lib.llama import load_small_model
 from softattn_lib.tasks.beyond_taylor import held_out_sequences, quiet_judge
 from softattn_lib.tasks.presets import PRESETS
@@ -97,6 +97,16 @@ def extra_loss(family, order):
     return [loss - float(row["held_out_loss"]) for loss, row in losses]
 
 
+def test_every_family_is_measured_at_the_same_orders():
+    rows = read_rows(TABLES / "beyond_taylor.csv")
+    found = [(row["family"], row["order"], row["text"]) for row in rows]
+    assert len(set(found)) == len(found)
+    there = {(family, int(order)) for family, order, _ in found if family != "softmax"}
+    assert there >= {(family, order) for family in FAMILIES for order in (2, 4, 8, 12)}
+    for family, order in there:
+        extra_loss(family, order)
+
+
 @pytest.mark.parametrize(("order", "most"), [(8, 0.10), (12, 0.02)])
 def test_sums_of_squares_come_as_close_to_softmax_as_promised(order, most):
     extra = extra_loss("sum_of_squares", order)
@@ -111,6 +121,27 @@ def test_the_stored_calibrations_are_those_of_the_table():
         assert path.stem == f"{fit.family}-{fit.order}"
         assert len(fit.layers) == 30 and extra_loss(fit.family, fit.order)
         assert all(p.order == fit.order for layer in fit.layers for p in layer.polynomials)
+
+
+@pytest.mark.parametrize("order", ["2", "4"])
+def test_each_head_is_replaced_alone_and_then_with_the_others(order):
+    alone = [row for row in read_rows(TABLES / "heads.csv") if row["order"] == order]
+    heads = {(int(row["layer"]), int(row["head"])) for row in alone}
+    assert len(alone) == len(heads) == 270
+    rows = [row for row in read_rows(TABLES / "replaced.csv") if row["order"] == order]
+    assert [int(row["replaced"]) for row in rows] == list(range(0, 271, 10))
+    assert (rows[0]["free_kv_heads"], rows[-1]["free_kv_heads"]) == ("0", "90")
+    assert rows[0]["held_out_loss"] < rows[-1]["held_out_loss"]
+
+
+@pytest.mark.parametrize("order", ["2", "4", "6"])
+def test_adaptation_lowers_the_mean_loss(order):
+    rows = [row for row in read_rows(TABLES / "adapted.csv") if row["order"] == order]
+    assert {row["text"] for row in rows} == {"prose", "code", "licence"}
+    softmax, before, after = (
+        sum(float(row[name]) for row in rows) for name in ("softmax", "before", "after")
+    )
+    assert softmax < after < before
 
 
 @pytest.mark.slow

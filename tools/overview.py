@@ -1,7 +1,9 @@
-"""Draw the README's picture, notebooks/overview.png: `python -m tools.overview`.
+"""Draw the README's pictures: `python -m tools.overview`.
 
-The row of attention that notebook 00 looks at, order by order. Like the pictures of
-`tools.notebooks` it needs kaleido and a Chromium, and the small model.
+notebooks/against_order.png is the loss against the order for the families of polynomials, from the
+table of notebook 12; notebooks/overview.png the row of attention that notebook 00 looks at, order
+by order. Like the pictures of `tools.notebooks` they need kaleido and a Chromium, and the second
+one the small model.
 """
 
 import base64
@@ -12,6 +14,8 @@ from softattn_lib import taylor
 from softattn_lib.figures import heatmap_figure
 from softattn_lib.llama import capture_attention, load_small_model
 from softattn_lib.scores import rank_heads
+from softattn_lib.tasks.beyond_taylor import loss_figure
+from softattn_lib.tasks.records import read_rows
 from tools.notebooks import FOLDER, draw
 
 TEXT = "She poured the tea slowly, because the cup was old and the tea was hot."
@@ -37,6 +41,13 @@ def overview():
     return figure
 
 
+def against_order():
+    """The loss of the small model against the order, for each family of polynomials."""
+    figure = loss_figure(read_rows(FOLDER.parent / "experiments" / "beyond_taylor.csv"))
+    return figure.update_layout(width=760, height=460, paper_bgcolor="white")
+
+
 if __name__ == "__main__":
-    (picture,) = draw([overview().to_plotly_json()])
-    (FOLDER / "overview.png").write_bytes(base64.b64decode(picture))
+    drawn = draw([make().to_plotly_json() for make in (against_order, overview)])
+    for name, picture in zip(("against_order", "overview"), drawn, strict=True):
+        (FOLDER / f"{name}.png").write_bytes(base64.b64decode(picture))
