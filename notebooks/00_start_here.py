@@ -1,7 +1,7 @@
 # %% [markdown]
-# # Start here: five minutes on one row of attention
+# # Start here: one row of attention
 #
-# **Minutes:** 5
+# **Minutes:** 10
 #
 # **Goals:** after this notebook you can
 #
@@ -9,8 +9,13 @@
 # - move from a plain average to softmax attention, one order at a time, on a real attention head
 # - run the same head as a recurrent network, and say what its memory costs
 #
-# **Before:** you have met queries, keys and values. Needs the small model, which `make lab` or `softattn model` fetches once. Without it you can read on here, because all outputs are stored, and run the notebooks 01 to 05, which do not need it.
+# **Before:** you have met queries, keys and values. Needs the small model, which `softattn model` fetches once. Without it, read on: all outputs are stored.
 #
+# **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $e$ width of a value, or the base of exp; $G$ one over the denominator; $n$ an order; $N$ the highest order kept; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
+
+# %% [markdown]
 # All these notebooks turn around one result, from the paper *On the Expressiveness of Softmax Attention: A Recurrent Neural Network Perspective* (Mongaras and Larson, 2025). In our words: **the numerator of softmax attention is a sum of recurrent networks, one for each power of the score.**
 
 # %%
@@ -180,5 +185,8 @@ for order in (1, 2, 3, 4):
 # - The state has constant size, and it is large: that is the price of every order.
 #
 # **Try it:** take another head, `calm = ranked[-1]`, and run the notebook again. Which order do you need now? Does order 12 suffice? (Expect no: it is the head with the widest scores.) Then put in a sentence of your own.
+
+# %% [markdown]
+# On to [01 Softmax attention](01_softmax_attention.ipynb)
 #
-# Next: [01 Softmax attention, by hand](01_softmax_attention.ipynb)
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

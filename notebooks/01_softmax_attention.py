@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Softmax attention, by hand
 #
-# **Minutes:** 25
+# **Minutes:** 20
 #
 # **Goals:** after this notebook you can
 #
@@ -10,8 +10,13 @@
 # - name the denominator $G_t$ and explain why a recurrent network has no ready place for it
 # - count what a decoder has to keep, and show that it grows with every token
 #
-# **Before:** inner products and matrix products; [00](00_start_here.ipynb) gives the tour. No model is needed.
+# **Before:** inner products and matrix products; [00](00_start_here.ipynb) gives the tour. The small model is not needed.
 #
+# **Notation:** $T$ number of tokens; $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $D$ features of a key; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $G$ one over the denominator; $n$ an order; $N$ the highest order kept; $H$ states; $z$ states of the denominator; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
+
+# %% [markdown]
 # You know attention well? Read the [table of symbols](#Symbols) and the section [The denominator gets a name](#The-denominator-gets-a-name), then go on to [02](02_exp_as_a_series.ipynb).
 
 # %%
@@ -51,6 +56,7 @@ for row in zip(toy.tokens, q.tolist(), k.tolist(), v.tolist(), strict=True):
 # | $n$, $N$ | one order of the series, the highest order kept | | `n`, `order` |
 # | $x^{\otimes n}$ | $n$-fold Kronecker power of a row (03) | $1 \times d^n$ | `kronecker_power(x, n)` |
 # | $\phi(x)$ | features of a query or key (04) | $1 \times D$ | `feature_map(x)` |
+# | $D$ | number of features (03) | | `num_features(d, order)` |
 # | $H_t^n$ | state of order $n$ after token $t$ (05) | $d^n \times e$ | its rows of `state.numerator` |
 # | $z_t^n$ | the same for the denominator (05) | $d^n \times 1$ | its rows of `state.denominator` |
 #
@@ -334,7 +340,7 @@ for T in (1, 32, 1024, 131072):
     print(f"T = {T:6}: cache {cache:10,}, work {work:10,}, state {d * e:,}")
 
 # %% [markdown]
-# They break even at 32 tokens. (The work is $T d$ multiplications for the scores and $T e$ for the sum.) After 131,072 tokens the cache of this one head holds 16.8 million numbers. A bounded state is worth a lot, and the question of the next notebooks is what it takes to get one from softmax.
+# They break even at 32 tokens. (The work is $T d$ multiplications for the scores and $T e$ for the sum.) After 131,072 tokens the cache of this one head holds 16,777,216 numbers. A bounded state is worth a lot, and the question of the next notebooks is what it takes to get one from softmax.
 
 # %% [markdown]
 # ## Try it
@@ -373,5 +379,10 @@ print("3:", torch.allclose(softmax_attention(q, k, v, scale=1.0, is_causal=False
 # - The scale keeps scores of any width comparable. The mask comes before the row's maximum.
 # - The denominator is one factor $G_t$ per token. It is no running sum, because each new query weighs all old keys anew.
 # - So a decoder keeps every key and value, and its cache grows with every token.
+
+# %% [markdown]
+# **Exercises** to this notebook: [01](exercises/01_softmax_attention.ipynb)
 #
 # Back to [00 Start here](00_start_here.ipynb) · On to [02 exp as a series](02_exp_as_a_series.ipynb)
+#
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # exp as a series
 #
-# **Minutes:** 30
+# **Minutes:** 25
 #
 # **Goals:** after this notebook you can
 #
@@ -11,7 +11,11 @@
 # - name two things that go wrong when a cut-off series is treated like `exp`
 # - rebuild one softmax output order by order
 #
-# **Before:** [01](01_softmax_attention.ipynb) (the toy and the [table of symbols](01_softmax_attention.ipynb#Symbols)). No model is needed.
+# **Before:** [01](01_softmax_attention.ipynb) (the toy). The small model is not needed.
+#
+# **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $e$ width of a value, or the base of exp; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $G$ one over the denominator; $n$ an order; $N$ the highest order kept ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
 
 # %%
 import math
@@ -282,7 +286,7 @@ for dtype in (torch.float32, torch.float64):
 print(f"exp(-8) = {math.exp(-8):.6f}")
 
 # %% [markdown]
-# Four per cent in float32, and more terms do not help. The largest term is 416. Near it float32 numbers lie 0.00003 apart, and the whole answer is 0.00034: there is room for one digit. At $-12$ it is worse still.
+# Four per cent in float32, and more terms do not help. The largest term is 416. Near it float32 numbers lie 0.00003 apart, and the whole answer is 0.000335: there is room for one digit. At $-12$ it is worse still.
 
 # %%
 largest = 8.0**8 / math.factorial(8)
@@ -429,5 +433,10 @@ print("3:", [round(abs(taylor(n)(-4.0) - math.exp(-4)), 1) for n in (2, 3)])
 # - Even orders keep every weight positive, with floors 0.5, 0.270, 0.149, 0.083; odd orders do not. Positive is not yet close: the size of the scores decides how many orders it takes.
 # - Shifting by the maximum and summing in float32 at $-8$ are both fine for `exp` and both wrong for its series.
 # - The numerator of softmax attention is a sum over orders, and each order is a power of the score.
+
+# %% [markdown]
+# **Exercises** to this notebook: [02](exercises/02_exp_as_a_series.ipynb)
 #
 # Back to [01 Softmax attention](01_softmax_attention.ipynb) · On to [03 Powers of an inner product](03_powers_of_an_inner_product.ipynb)
+#
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Powers of an inner product
 #
-# **Minutes:** 25
+# **Minutes:** 20
 #
 # **Goals:** after this notebook you can
 #
@@ -11,7 +11,11 @@
 # - name products that order 2 has and no element-wise map can have, and state exactly what that proves
 # - say how large a state becomes, and when a KV cache is smaller
 #
-# **Before:** [02](02_exp_as_a_series.ipynb) (why we want powers of the score) and the [table of symbols](01_softmax_attention.ipynb#Symbols). No model is needed.
+# **Before:** [02](02_exp_as_a_series.ipynb) (why we want powers of the score). The small model is not needed.
+#
+# **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $D$ features of a key; $Q$ queries; $K$ keys; $n$ an order; $N$ the highest order kept; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
 
 # %%
 import math
@@ -343,5 +347,10 @@ print(f"rectangle {(signs @ (cosine @ ones)).item():.3f}")
 # - Each product is needed once, with its count: $\binom{d+n-1}{n}$ instead of $d^n$, and $\binom{d+N}{N}$ for all orders up to $N$.
 # - Element-wise maps have no cross terms $k_i k_j$; orders from 2 on do.
 # - The state of such a series does not grow with the text, and grows fast with the order.
+
+# %% [markdown]
+# **Exercises** to this notebook: [03](exercises/03_powers_of_an_inner_product.ipynb)
 #
 # Back to [02 exp as a series](02_exp_as_a_series.ipynb) · On to [04 Linear attention is an RNN](04_linear_attention_is_an_rnn.ipynb)
+#
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Linear attention is an RNN
 #
-# **Minutes:** 20
+# **Minutes:** 25
 #
 # **Goals:** after this notebook you can
 #
@@ -11,8 +11,13 @@
 # - say in which sense linear attention is "order 1", and in which it is not
 # - recognise a denominator that breaks, and say why some feature maps are safe from that
 #
-# **Before:** [01](01_softmax_attention.ipynb) for the formula, the toy and the [table of symbols](01_softmax_attention.ipynb#Symbols); [02](02_exp_as_a_series.ipynb) and [03](03_powers_of_an_inner_product.ipynb) help with the second half. No model is needed.
+# **Before:** [01](01_softmax_attention.ipynb) for the formula and the toy; [02](02_exp_as_a_series.ipynb) and [03](03_powers_of_an_inner_product.ipynb) help with the second half. The small model is not needed.
 #
+# **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $n$ an order; $H$ states; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
+
+# %% [markdown]
 # You know linear attention well? Start at [what people use](#What-people-use-is-not-the-first-term).
 
 # %%
@@ -429,5 +434,10 @@ print("3: longer than 1000:", ((read[:2] / read[2]).norm() > 1000).item())
 # - Plain linear attention is the order $n = 1$ of the series (4.3). With a feature map and an own denominator it is an order-1 RNN, and not a term of the series.
 # - Weights of both signs can cancel in the denominator. Weights that are never negative cannot: unless all are 0, they give averages.
 # - No feature map that works entry by entry puts products of two entries of a key into the state.
+
+# %% [markdown]
+# **Exercises** to this notebook: [04](exercises/04_linear_attention_is_an_rnn.ipynb)
 #
 # Back to [03 Powers of an inner product](03_powers_of_an_inner_product.ipynb) · On to [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb)
+#
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

@@ -11,7 +11,11 @@
 # - measure when a truncated sum is close to softmax, and show where it is not
 # - explain what "exact" costs, and why no finite number of orders is enough
 #
-# **Before:** [01](01_softmax_attention.ipynb) (the toy, the [table of symbols](01_softmax_attention.ipynb#Symbols)), [02](02_exp_as_a_series.ipynb), [03](03_powers_of_an_inner_product.ipynb) and [04](04_linear_attention_is_an_rnn.ipynb): each hands over one fact. No model is needed.
+# **Before:** [01](01_softmax_attention.ipynb) (the toy), [02](02_exp_as_a_series.ipynb), [03](03_powers_of_an_inner_product.ipynb) and [04](04_linear_attention_is_an_rnn.ipynb): each hands over one fact. The small model is not needed.
+#
+# **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $D$ features of a key; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $G$ one over the denominator; $n$ an order; $N$ the highest order kept; $H$ states; $z$ states of the denominator; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
 
 # %%
 import math
@@ -422,7 +426,7 @@ for order in (0, 1, 2, 3, 4, 10):
     print(f"{order:5} {num_features(2, order):18,} {num_features(64, order):18,}")
 
 # %% [markdown]
-# On the toy order 4 has 15 rows of 3 numbers, 45 in all: far more than the cache. At width 64, order 1 is cheap, order 2 has 2,145 rows, and order 10 more than $10^{11}$. The exact sum has infinitely many. ([03](03_powers_of_an_inner_product.ipynb) says from how many tokens on each order pays.)
+# On the toy order 4 has 15 rows of 3 numbers: far more than the cache. At width 64, order 1 is cheap, order 2 has 2,145 rows, and order 10 more than $10^{11}$. The exact sum has infinitely many. ([03](03_powers_of_an_inner_product.ipynb) says from how many tokens on each order pays.)
 #
 # So the sum of RNNs is a way to *understand* softmax attention, and low orders are a way to compute something near it. It is not a cheap way to compute softmax itself.
 #
@@ -511,5 +515,10 @@ print("3:", torch.allclose(recurrent_attention(q, k, v, **even)[0], recurrent_at
 # - The denominator is the same sum with ones for values, one more column of each state.
 # - Cut at an order $N$ it is a recurrent network with a finite state. How good depends on the size of the scores, and odd orders can break.
 # - Any split, any form, one gradient. The price is the state: $\binom{d + N}{N}$ rows, and infinitely many for equality.
+
+# %% [markdown]
+# **Exercises** to this notebook: [05](exercises/05_softmax_attention_is_a_sum_of_rnns.ipynb)
 #
-# Back to [04 Linear attention is an RNN](04_linear_attention_is_an_rnn.ipynb) · On to [06 A real model](06_a_real_model.ipynb), which asks how large the scores of a trained model are.
+# Back to [04 Linear attention is an RNN](04_linear_attention_is_an_rnn.ipynb) · On to [06 A real model](06_a_real_model.ipynb)
+#
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

@@ -11,7 +11,11 @@
 # - explain where the series is hopeless, and which shift of the scores helps
 # - say why cutting the series after training is not what the paper did
 #
-# **Before:** [02](02_exp_as_a_series.ipynb) (Poisson shares, cancellation, shifts) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb); symbols are in [01](01_softmax_attention.ipynb#Symbols). Needs the small model, which `softattn model` fetches once. Without it, read on: all outputs are stored.
+# **Before:** [02](02_exp_as_a_series.ipynb) (Poisson shares, cancellation, shifts) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb). Needs the small model, which `softattn model` fetches once. Without it, read on: all outputs are stored.
+#
+# **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $Q$ queries; $K$ keys; $V$ values; $n$ an order; $N$ the highest order kept ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
 
 # %%
 import torch
@@ -359,5 +363,10 @@ print(f"a KV cache is smaller up to {features * 65 / 128:.0e} tokens")
 # - Put in two texts of your own. Which counts move, which do not? (5 minutes, easy)
 # - The first token attracts much of the attention (a "sink"), and its key is unlike the others. Leave it out of the mean key: make a reference whose layers are `replace(layer, key=layer.key[:, 1:])`, and hand that to `center_keys` and to `next_token_loss`. Does the loss at order 6 improve? (10 minutes, medium)
 # - `swap_attention(model, "taylor_10")` from `softattn_lib.llama` puts the cut series into the model for good. Let it generate a sentence, then `restore_attention(model)`. (10 minutes, medium)
+
+# %% [markdown]
+# **Exercises** to this notebook: [06](exercises/06_a_real_model.ipynb)
 #
 # Back to [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb) · On to [07 Denominator, gate, norm](07_denominator_gate_norm.ipynb)
+#
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Denominator, gate, norm
 #
-# **Minutes:** 25
+# **Minutes:** 40
 #
 # **Goals:** after this notebook you can
 #
@@ -11,7 +11,11 @@
 # - prove in two lines that the Norm form is softmax attention without its length
 # - predict which gates do nothing, and check it on their gradients
 #
-# **Before:** [01](01_softmax_attention.ipynb) (the denominator $G_t$, the [table of symbols](01_softmax_attention.ipynb#Symbols)) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb). No download: three tiny trained models come with the repository.
+# **Before:** [01](01_softmax_attention.ipynb) (the denominator $G_t$) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb). Three tiny trained models come with the repository. The small model is not needed.
+#
+# **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $e$ width of a value, or the base of exp; $D$ features of a key; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $G$ one over the denominator; $n$ an order; $H$ states; $z$ states of the denominator ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
 
 # %%
 import math
@@ -605,5 +609,10 @@ for eps in (0.0, 1e-2):
 # - The Gate form (7.2, 7.3) puts a learned $\sigma_t / t$ in its place. Our trained gate does not imitate the denominator.
 # - The Norm form (7.4) *is* softmax attention without its length (7.5). Any positive factor before a norm is inert; after the norm it is not.
 # - A clamp does nothing at the start, bites where trained scores are large, and ends the recurrence.
+
+# %% [markdown]
+# **Exercises** to this notebook: [07](exercises/07_denominator_gate_norm.ipynb)
 #
 # Back to [06 A real model](06_a_real_model.ipynb) · On to [08 What the names hide](08_what_the_names_hide.ipynb)
+#
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

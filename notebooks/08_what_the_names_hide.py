@@ -10,7 +10,11 @@
 # - tell "equal", "equal up to an eps" and "equal on these numbers" apart
 # - name the places where the paper, its README and its code disagree, and say what each one means for a comparison
 #
-# **Before:** [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) and [07](07_denominator_gate_norm.ipynb), which introduces gate and norm. Symbols are in the [table of 01](01_softmax_attention.ipynb#Symbols). No model is needed.
+# **Before:** [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) and [07](07_denominator_gate_norm.ipynb), which introduces gate and norm. The small model is not needed.
+#
+# **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $G$ one over the denominator; $n$ an order ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
 
 # %%
 import warnings
@@ -557,5 +561,10 @@ print("2: new:", ablation_explorer.essence(mine) not in by_rule)
 # - A positive factor of a query cancels inside a norm, up to the norm's eps (8.2). A gate there has no gradient.
 # - Equal numbers do not prove equal functions, and equal functions may differ by an eps. The formula decides.
 # - Most slips of the code are harmless. A few change what a curve can say, none touches the derivation.
+
+# %% [markdown]
+# **Exercises** to this notebook: [08](exercises/08_what_the_names_hide.ipynb)
 #
-# Back to [07 Denominator, gate, norm](07_denominator_gate_norm.ipynb) · On to [09 Expressiveness](09_expressiveness.ipynb), which asks what a state of a given order can hold.
+# Back to [07 Denominator, gate, norm](07_denominator_gate_norm.ipynb) · On to [09 Expressiveness](09_expressiveness.ipynb)
+#
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Expressiveness: what a state can tell apart
 #
-# **Minutes:** 25
+# **Minutes:** 30
 #
 # **Goals:** after this notebook you can
 #
@@ -10,7 +10,11 @@
 # - measure how many random pairs a state of order $n$ recalls, without training anything
 # - read the table of a trained recall task, and say what it does not show
 #
-# **Before:** [03](03_powers_of_an_inner_product.ipynb) (features and rows) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) (states); [08](08_what_the_names_hide.ipynb) for the names of the variants. No model is needed.
+# **Before:** [03](03_powers_of_an_inner_product.ipynb) (features and rows) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) (states); [08](08_what_the_names_hide.ipynb) for the names of the variants. The small model is not needed.
+#
+# **Notation:** $T$ number of tokens; $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $D$ features of a key; $Q$ queries; $K$ keys; $n$ an order; $N$ the highest order kept; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
 
 # %%
 import torch
@@ -346,7 +350,7 @@ caption = "Top twelve: exp with any denominator. Below: other kernels; linear on
 figures.points_figure(points, caption=caption, **words)
 
 # %% [markdown]
-# Order 2 is right in 99 of 100 cases, and from order 4 on there is nothing left to gain. The four linear ones, order-1 networks with feature maps of their own, stay between 0.55 and 0.77 in every run.
+# Order 2 is right in at least 0.994 of the cases, and from order 4 on there is nothing left to gain. The four linear ones, order-1 networks with feature maps of their own, stay between 0.556 and 0.762 in every run.
 #
 # The **odd** orders of the series do no better than a model that ignores the keys. Are they too weak? Order 3 has all the features of order 2. **Predict:** what happens if its weights stay as they are, and only its denominator makes way for an L2 norm?
 
@@ -437,5 +441,10 @@ for kernel in (taylor(4), Polynomial((0, 1, 1 / 2, 1 / 6, 1 / 24))):
 # - Untrained, a state of order $n$ recalls roughly as many random pairs as it has rows, and the more the wider the keys: near $d^n$ for the orders 1 and 2, below it for order 3. How far a match stands out counts, not the number of features.
 # - A state that only adds is crowded, not forgetful.
 # - Trained, order 2 nearly solves 16 pairs and order 4 does; linear variants lag; orders 1 and 3 fail, order 3 by its denominator (seen on one seed). With one head it takes order 6. Two heads cannot tell denominators apart.
+
+# %% [markdown]
+# **Exercises** to this notebook: [09](exercises/09_expressiveness.ipynb)
 #
 # Back to [08 What the names hide](08_what_the_names_hide.ipynb) · On to [10 Training the ablations](10_training_the_ablations.ipynb)
+#
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

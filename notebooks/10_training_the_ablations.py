@@ -11,7 +11,11 @@
 # - say which orders a trained model has large, and which it misses most
 # - name what of the paper's gate and norm shows at this scale, and what does not
 #
-# **Before:** [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) and [06](06_a_real_model.ipynb) (dominant order, misplaced weight), [07](07_denominator_gate_norm.ipynb) for gate and norm. Symbols are in [01](01_softmax_attention.ipynb#Symbols). The small model is not needed; one run of training takes seconds, the others are stored as tables.
+# **Before:** [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) and [06](06_a_real_model.ipynb) (dominant order, misplaced weight), [07](07_denominator_gate_norm.ipynb) for gate and norm. One run of training takes seconds, the others are stored as tables. The small model is not needed.
+#
+# **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $n$ an order ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
 
 # %%
 import numpy as np
@@ -40,7 +44,7 @@ for name in ("layers", "heads", "hidden_size", "length", "batch_size", "steps", 
     print(f"{name:14}{getattr(small, name)}")
 
 # %% [markdown]
-# The paper's models have 275 million and 2 billion parameters, 32,000 tokens, sequences of 1024 and up to 100,000 steps. Ours is 3,000 times smaller than the smaller one. So this is an experiment about the *formulas*, under conditions that we state:
+# The paper's models have 275 million and 2 billion parameters, 32,000 tokens, sequences of 1024 and up to 100,000 steps. Ours is thousands of times smaller. So this is an experiment about the *formulas*, under conditions that we state:
 #
 # - **The same for all:** learning rate, schedule, steps, and clipping (the paper clips gated models only). Nothing is tuned for a variant.
 # - **Seeds 0, 1, 2** for each variant (the paper shows one run a curve). Variants with the same seed see the same batches.
@@ -417,7 +421,7 @@ figures.points_figure(
 )
 
 # %% [markdown]
-# No run diverges, none has a spike, and the gate's largest gradient norms are above softmax's on two seeds and below on the third, above the L2 norm's on one. The largest of all belongs to `no_denominator_clamp5`. So what the paper reports of the gate's stability does **not show at this scale**, not even when provoked. That is no evidence against it: its spikes came after thousands of steps of a model 20,000 times larger. (The curves are in the widget above, in the groups "under stress".)
+# No run diverges, none has a spike, and the gate's largest gradient norms are above softmax's on two seeds and below on the third, above the L2 norm's on one. The largest of all belongs to `no_denominator_clamp5`. So what the paper reports of the gate's stability does **not show at this scale**, not even when provoked. That is no evidence against it: its spikes came after thousands of steps of a far larger model. (The curves are in the widget above, in the groups "under stress".)
 #
 # The clamp at 5 cuts off the scores whose exp is large; the README of the paper's code says that it does no harm, and steadies runs without a norm. **Predict:** where will it change most, and in which direction?
 
@@ -453,5 +457,8 @@ for name in ("gate", "gate_without_1_over_t", "1_over_t", "no_denominator"):
 # - Train a variant of your own choice, for example `softattn train --variant power_2_decay --preset small` (a minute), and find its place in the table. Is it within the spread of the stored runs? (5 minutes, easy)
 # - Odd orders fail with the plain denominator. Give order 3 a norm instead: make an `AttentionVariant` with the kernel of `taylor_3` and the normalizer of `l2`, and hand it to `softattn_lib.tasks.training.train`. [Your own kernel](your_own_kernel.md) shows how. Does it get below 2.27? (15 minutes, medium)
 # - Give the gate a fair chance: three learning rates for `gate` and for `softmax`, `softattn train --variant gate --preset mini --set learning_rate=0.001` and so on. Does the distance between them stay? (15 minutes, medium)
+
+# %% [markdown]
+# Back to [09 Expressiveness](09_expressiveness.ipynb) · On to [11 What it costs](11_what_it_costs.ipynb)
 #
-# Previous: [09 Expressiveness](09_expressiveness.ipynb). Next: [11 What it costs](11_what_it_costs.ipynb).
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

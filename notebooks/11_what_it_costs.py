@@ -11,7 +11,11 @@
 # - decode with a state at a cost that does not grow
 # - tell when softmax attention is the better choice
 #
-# **Before:** [03](03_powers_of_an_inner_product.ipynb) (how many features an order has) and [04](04_linear_attention_is_an_rnn.ipynb) (the parallel, the recurrent and the chunked form). Symbols are in [01](01_softmax_attention.ipynb#Symbols). The small model is not needed.
+# **Before:** [03](03_powers_of_an_inner_product.ipynb) (how many features an order has) and [04](04_linear_attention_is_an_rnn.ipynb) (the parallel, the recurrent and the chunked form). The small model is not needed.
+#
+# **Notation:** $T$ number of tokens; $t$ step of the query; $d$ width of a query or key; $e$ width of a value, or the base of exp; $D$ features of a key; $N$ the highest order kept ([all symbols](01_softmax_attention.ipynb#Symbols)).
+#
+# **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
 
 # %%
 import time
@@ -363,5 +367,8 @@ print("3: predicted between 2,048 and 4,096:", 2048 < crossover(16, 3) < 4096)
 # - Measured, softmax grows like $T^2$ and the chunked form like $T$. Fixed costs and rates shift the crossover, and a small model predicts it within a factor of 2 on its machine.
 # - For a whole text the chunked form is the fast one, with more operations than the recurrent form; for one token at a time the recurrent form has a constant cost.
 # - The number of features decides: order 2 pays at moderate lengths, order 4 for narrow heads only. Below the crossover softmax attention wins.
+
+# %% [markdown]
+# Back to [10 Training the ablations](10_training_the_ablations.ipynb) · On to [12 Beyond Taylor](12_beyond_taylor.ipynb)
 #
-# Back to [10 Training the ablations](10_training_the_ablations.ipynb), or to the [start](00_start_here.ipynb).
+# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.

@@ -11,7 +11,7 @@ import pytest
 # jsonschema imports this for one optional check that notebooks do not use; it takes seconds.
 sys.modules.setdefault("rfc3987_syntax", None)
 
-from tools.notebooks import NOT_COMPARED, no_predictions
+from tools.notebooks import NOT_COMPARED, new_learner
 
 seconds = Counter()
 scratch = pytest.StashKey()
@@ -21,8 +21,7 @@ collect_ignore_glob = ["exercises/my_*"]  # a learner's own
 def pytest_configure(config):
     """No exercise is solved and nothing guessed, whoever runs the notebooks; nothing is recorded."""
     folder = config.stash[scratch] = tempfile.TemporaryDirectory()
-    os.environ["SOFTATTN_PROGRESS"] = str(Path(folder.name) / "exercises.json")
-    os.environ |= no_predictions(folder.name)
+    os.environ |= new_learner(folder.name)
 
 
 def pytest_addoption(parser):

@@ -66,9 +66,10 @@ def names(folder=FOLDER):
     return sorted({p.stem for p in folder.glob("[0-9]*") if p.suffix in (".ipynb", ".py")})
 
 
-def no_predictions(folder):
-    """The environment of a kernel that shall not see the guesses of whoever runs it."""
-    return {"SOFTATTN_PREDICTIONS": str(Path(folder) / "predictions.json")}
+def new_learner(folder):
+    """The environment of a kernel in which nothing is guessed and no exercise is solved yet."""
+    files = {"PREDICTIONS": "predictions.json", "PROGRESS": "exercises.json"}
+    return {f"SOFTATTN_{name}": str(Path(folder) / file) for name, file in files.items()}
 
 
 # Running and writing
@@ -92,7 +93,7 @@ def run(name, folder=FOLDER):
         extra_arguments=["--log-level=ERROR"],
     )
     with tempfile.TemporaryDirectory() as empty:
-        client.execute(env=os.environ | no_predictions(empty))
+        client.execute(env=os.environ | new_learner(empty))
     normalise(notebook)
     add_pictures(notebook, old_pictures)
     nbformat.write(notebook, target)
