@@ -185,7 +185,8 @@ from softattn_lib.fitting import fit_error
 
 for order in (4, 8, 16):
     free, positive = (fit_head(observed, order, name, "weight") for name in ("least_squares", "square"))
-    print(f"order {order:2}: square {fit_error(positive, observed) / fit_error(free, observed):5.1f} times the error")
+    ratio = fit_error(positive, observed) / fit_error(free, observed)
+    print(f"order {order:2}: the square has {ratio:.1f} times the error")
 
 # %% [markdown]
 # That is its price, and it rises with the order. In *this* head it is worth it at low orders, since the weights that are nearly zero stay nearly zero; at high orders, and in heads with a narrow range of scores, least squares wins. Choose another head in the widget and see.
@@ -225,7 +226,7 @@ for fit in fits:
 # %% tags=["nbval-ignore-output"]
 from softattn_lib.widgets import fitted_polynomial
 
-shown = capture_attention(model, None, licence[0, :120])
+shown = capture_attention(model, tokenizer, texts[1][:480])
 widget = fitted_polynomial.mount(shown, fits)
 widget
 
@@ -356,7 +357,7 @@ for n, rows in table.items():
     print(f"order {n}, first 50 heads: {alone:6.3f} nats added up, {together['50'] - together['0']:.3f} together")
 
 # %% [markdown]
-# Damages do not add up. It looks as if the model makes up for one head that is off, and cannot for many at once. (Some damages are even negative: the loss of these few texts went down by chance.)
+# Damages do not add up. It looks as if the model makes up for one head that is off, and cannot for many at once. (Some damages are even negative: the loss of these few texts went down, perhaps by chance.)
 
 # %% tags=["nbval-ignore-output"]
 counts = [int(row["replaced"]) for row in table["2"]]
@@ -389,7 +390,8 @@ for T in (2048, 32768, 10**6):
     print(f"keys and values of {T:9,} tokens: {gigabytes(128 * T):8.3f} GB")
 for order in (1, 2, 3, 4, 6, 8, 12):
     numbers = num_features(64, order) * 65
-    print(f"order {order:2}: {4 * numbers / 1e6:12.2f} MB a head, {gigabytes(numbers):8.2g} GB, as {numbers / 128:,.0f} tokens")
+    size = f"{4 * numbers / 1e6:15,.2f} MB a head, {gigabytes(numbers):7.2g} GB in all"
+    print(f"order {order:2}: {size}, as much as {numbers / 128:,.0f} tokens")
 smaller = [n for n in (2, 4, 6, 8) if num_features(64, n) * 65 < 128 * 10**6]
 reveal("12-state", str(smaller[-1]), "there are C(64 + N, N) rows: from order 2 to order 4 the state "
        "becomes 380 times as large, and from there to order 6 another 161 times.")  # fmt: skip
