@@ -189,7 +189,7 @@ for order in (4, 8, 16):
     print(f"order {order:2}: the square has {ratio:.1f} times the error")
 
 # %% [markdown]
-# That is its price, and it rises with the order. In *this* head it is worth it at low orders, since the weights that are nearly zero stay nearly zero; at high orders, and in heads with a narrow range of scores, least squares wins. Choose another head in the widget and see.
+# That is its price, and it rises with the order. In *this* head it is worth paying: at all three orders above, the square misplaced less of the weight than least squares. In a head with a narrow range of scores it may not be, as the widget will show.
 #
 # ## Sums of two squares
 #
@@ -231,11 +231,11 @@ widget = fitted_polynomial.mount(shown, fits)
 widget
 
 # %% [markdown]
-# The same without the mouse, in the head of above and in a calmer one:
+# The same without the mouse, in the head of above and in one with a narrow range of scores:
 
 # %%
 for widget.layer.value, widget.head.value in ((18, 8), (0, 0)):
-    for widget.family.value in ("taylor", "minimax", "square", "sum_of_squares"):
+    for widget.family.value in ("taylor", "minimax", "least_squares", "square", "sum_of_squares"):
         widget.order.value = 8
         print(widget.figure.layout.title.text.split(":")[0] + ",", widget.figure.layout.title.subtitle.text)
 
