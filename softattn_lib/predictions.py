@@ -4,16 +4,13 @@
     reveal("02-odd-orders", "order 1", "1 + x is negative below -1.")               the cell itself
     summary()                                                                       all guesses
 
-Guesses are kept in one small file on this machine, `softattn_lib/predictions.json` in the user's
-state folder (XDG_STATE_HOME, LOCALAPPDATA on Windows, else ~/.local/state). The environment
-variable SOFTATTN_PREDICTIONS names another file. Delete it to begin anew.
+Guesses are kept in one small file on this machine, `predictions.json` among the learner's files
+(see `softattn_lib.learner`), unless the environment variable SOFTATTN_PREDICTIONS names another.
+Delete it to begin anew.
 """
 
 import html
-import json
 import math
-import os
-import sys
 import textwrap
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,11 +18,12 @@ from pathlib import Path
 
 import ipywidgets
 
+from . import learner
+
 WIDTH = 96  # characters of a printed line
 STYLE = "<style>.softattn .widget-html-content { line-height: 1.5; }</style>"  # of lines that wrap
 NOTHING = ("not chosen yet", "")  # label and value of the slider's first place
 _asked = {}  # by name, what was asked in this session
-_unsaved = {}  # by file, what stands in for it where it cannot be written
 
 
 def predict(
@@ -148,15 +146,7 @@ def predictions_file() -> Path:
         >>> predictions_file().suffix
         '.json'
     """
-    if chosen := os.environ.get("SOFTATTN_PREDICTIONS"):
-        return Path(chosen).expanduser()
-    if xdg := os.environ.get("XDG_STATE_HOME"):
-        folder = Path(xdg)
-    elif sys.platform == "win32":
-        folder = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    else:
-        folder = Path.home() / ".local" / "state"
-    return folder / "softattn_lib" / "predictions.json"
+    return learner.file_path("predictions.json", "SOFTATTN_PREDICTIONS")
 
 
 class Prediction(ipywidgets.VBox):
@@ -368,43 +358,22 @@ def _guess(question):
 
 def _write(name, **changes):
     known = _load()
-    _save(known | {name: known.get(name, {}) | changes})
+    learner.save(predictions_file(), known | {name: known.get(name, {}) | changes})
 
 
 def _forget(name):
-    _save({n: x for n, x in _load().items() if n != name})
+    learner.save(predictions_file(), {n: x for n, x in _load().items() if n != name})
 
 
 def _load():
     """{name: {"question", "guess", "result": texts, "right": bool}}; what is broken is left out."""
-    path = predictions_file()
-    if path in _unsaved:
-        return dict(_unsaved[path])
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    known = known if isinstance(known, dict) else {}
     return {
         name: {key: _text(x.get(key)) for key in ("question", "guess", "result")}
         | {"right": x.get("right") is True}
-        for name, x in known.items()
+        for name, x in learner.load(predictions_file()).items()
         if isinstance(x, dict) and isinstance(x.get("guess"), str)
     }
 
 
 def _text(x):
     return x if isinstance(x, str) else ""
-
-
-def _save(everything):
-    """A folder that cannot be written is no error: the guesses then last as long as the session."""
-    path = predictions_file()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(f".{os.getpid()}")  # two kernels may write at once
-        new.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        new.replace(path)
-        _unsaved.pop(path, None)
-    except OSError:
-        _unsaved[path] = everything

@@ -1,0 +1,75 @@
+"""The learner's files: what was guessed, what is solved. Small, and never a reason for an error.
+
+A file is in `softattn_lib` in the user's state folder (XDG_STATE_HOME, LOCALAPPDATA on Windows,
+else ~/.local/state), unless an environment variable names another. What cannot be written lasts
+as long as the session.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+_unsaved = {}  # by path, what stands in for a file that cannot be written
+
+
+def file_path(name: str, variable: str) -> Path:
+    """Where a file is.
+
+    Args:
+        name: of the file.
+        variable: the environment variable that names another path.
+
+    Example:
+        >>> file_path("notes.json", "SOFTATTN_NOTES").parts[-2:]
+        ('softattn_lib', 'notes.json')
+        >>> os.environ["SOFTATTN_NOTES"] = "mine.json"
+        >>> print(file_path("notes.json", "SOFTATTN_NOTES"))
+        mine.json
+        >>> del os.environ["SOFTATTN_NOTES"]
+    """
+    if chosen := os.environ.get(variable):
+        return Path(chosen).expanduser()
+    if xdg := os.environ.get("XDG_STATE_HOME"):
+        folder = Path(xdg)
+    elif sys.platform == "win32":
+        folder = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    else:
+        folder = Path.home() / ".local" / "state"
+    return folder / "softattn_lib" / name
+
+
+def load(path: Path) -> dict:
+    """What was saved; nothing where there is no file or a broken one.
+
+    Example:
+        >>> load(Path("no such file.json"))
+        {}
+    """
+    if path in _unsaved:
+        return dict(_unsaved[path])
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def save(path: Path, known: dict) -> None:
+    """Replace what was saved, all at once. What cannot be written is kept in memory.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(Path(folder) / "new" / "notes.json", {"solved": True})
+        ...     load(Path(folder) / "new" / "notes.json")
+        {'solved': True}
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(f".{os.getpid()}")  # two kernels may write at once
+        new.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        new.replace(path)
+        _unsaved.pop(path, None)
+    except OSError:
+        _unsaved[path] = known
