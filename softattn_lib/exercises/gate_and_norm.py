@@ -5,7 +5,7 @@ import torch
 import softattn_lib as sa
 
 from .checker import Case, Exercise, Mistake
-from .sizes import qkv_cases, uniform
+from .sizes import QKV, tensor_cases, uniform
 
 NOTEBOOK = "07_denominator_gate_norm"
 
@@ -34,7 +34,7 @@ GATE_FORM = Exercise(
     minutes=5,
     difficulty=1,
     reference=lambda q, k, v, gate: _attend(q, k, v, normalizer="visible_keys", output_gate=gate),
-    cases=qkv_cases(_gate),
+    cases=tensor_cases(*QKV, _gate),
     mistakes=(
         Mistake(
             "the gate is forgotten",
@@ -88,7 +88,7 @@ NORM_FORM = Exercise(
     minutes=6,
     difficulty=2,
     reference=lambda q, k, v: _attend(q, k, v, normalizer="l2"),
-    cases=qkv_cases(),
+    cases=tensor_cases(*QKV),
     start=lambda q, k, v: _attend(q, k, v, normalizer="sum"),
     mistakes=(
         Mistake(
@@ -141,7 +141,7 @@ def _unit(y):
 
 
 def _gated_cases(generator):
-    cases = qkv_cases(_gate, lambda generator, sizes: 2)(generator)
+    cases = tensor_cases(*QKV, _gate, lambda generator, sizes: 2)(generator)
     q, k, v, gate, order = cases[-1].args
     v = v.clone()
     v[0] = 0

@@ -6,13 +6,9 @@ import torch.nn.functional as F
 import softattn_lib as sa
 
 from .checker import Case, Exercise, Mistake
-from .sizes import draw_sizes, label, normal, qkv_cases
+from .sizes import QKV, tensor_cases
 
 NOTEBOOK = "04_linear_attention_is_an_rnn"
-
-
-def _key_value_cases(generator):
-    return [Case(case.label, case.args[1:]) for case in qkv_cases()(generator)]
 
 
 LINEAR_STATE = Exercise(
@@ -23,7 +19,7 @@ LINEAR_STATE = Exercise(
     minutes=6,
     difficulty=1,
     reference=lambda k, v: k.relu().T @ v,
-    cases=_key_value_cases,
+    cases=tensor_cases("T d", "T e"),
     mistakes=(
         Mistake(
             "the state is transposed",
@@ -91,7 +87,7 @@ LINEAR_ATTENTION = Exercise(
     minutes=8,
     difficulty=2,
     reference=lambda q, k, v: sa.recurrent_attention(q, k, v, kernel="elu_plus_one", scale=1.0)[0],
-    cases=qkv_cases(),
+    cases=tensor_cases(*QKV),
     start=lambda q, k, v: _weights(q, k).tril() @ v,
     mistakes=(
         Mistake(
@@ -143,13 +139,9 @@ def _token_by_token(state, q, k, v):
 
 
 def _chunk_cases(generator):
-    made = []
-    for _ in range(3):
-        sizes = draw_sizes(generator, "C d e")
-        C, d, e = sizes.values()
-        tensors = [normal(generator, *shape) for shape in ((d, e), (C, d), (C, d), (C, e))]
-        made.append(Case(label(sizes), tuple(tensors)))
-    return [*made, Case("a chunk of one token", (tensors[0], *(x[:1] for x in tensors[1:])))]
+    cases = tensor_cases("d e", "C d", "C d", "C e")(generator)
+    state, *tokens = cases[-1].args
+    return [*cases, Case("a chunk of one token", (state, *(x[:1] for x in tokens)))]
 
 
 ONE_CHUNK = Exercise(

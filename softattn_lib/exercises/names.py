@@ -6,17 +6,13 @@ import torch.nn.functional as F
 import softattn_lib as sa
 
 from .checker import Case, Exercise, Mistake
-from .sizes import draw_sizes, label, normal, qkv_cases, uniform
+from .sizes import QKV, tensor_cases, uniform
 
 NOTEBOOK = "08_what_the_names_hide"
 
 
 def _log_decay(generator, sizes):
     return -uniform(generator, sizes["T"]) - 0.05
-
-
-def _decay_cases(generator):
-    return [Case(case.label, case.args[1:]) for case in qkv_cases(_log_decay)(generator)]
 
 
 def _run(k, v, step):
@@ -38,7 +34,7 @@ DECAYING_STATE = Exercise(
             k, k, v, kernel="identity", normalizer="none", scale=1.0, log_decay=log_decay
         )[1].numerator
     ),
-    cases=_decay_cases,
+    cases=tensor_cases("T d", "T e", _log_decay),
     mistakes=(
         Mistake(
             "the new token decays too",
@@ -93,7 +89,7 @@ INPUT_GATE = Exercise(
     reference=lambda q, k, v, gate: sa.parallel_attention(
         q, k, v, kernel="exp", input_gate=gate, scale=1.0
     )[0],
-    cases=qkv_cases(lambda generator, sizes: 0.1 + 0.9 * uniform(generator, sizes["T"])),
+    cases=tensor_cases(*QKV, lambda generator, sizes: 0.1 + 0.9 * uniform(generator, sizes["T"])),
     start=lambda q, k, v, gate: _mean(_causal(q, k), v),
     mistakes=(
         Mistake(
@@ -140,14 +136,10 @@ def _normalised(x, axis=-1):
 
 
 def _head_cases(generator):
-    made = []
-    for _ in range(3):
-        sizes = draw_sizes(generator, "H T d")
-        shape = tuple(sizes.values())
-        made.append(Case(label(sizes), (normal(generator, *shape), normal(generator, *shape))))
-    q, k = (x.clone() for x in made[-1].args)
+    cases = tensor_cases("H T d", "H T d")(generator)
+    q, k = (x.clone() for x in cases[-1].args)
     k[0, 1] = 0
-    return [*made, Case("a key of zeros", (q, k))]
+    return [*cases, Case("a key of zeros", (q, k))]
 
 
 def _divided(x):

@@ -7,14 +7,9 @@ import torch
 import softattn_lib as sa
 
 from .checker import Case, Exercise, Mistake
-from .sizes import draw_sizes, label, normal
+from .sizes import draw_sizes, label, normal, tensor_cases
 
 NOTEBOOK = "03_powers_of_an_inner_product"
-
-
-def _row_cases(generator):
-    sizes = [draw_sizes(generator, "T d") for _ in range(3)]
-    return [Case(label(size), (normal(generator, *size.values()),)) for size in sizes]
 
 
 def _once(x, offset=0):
@@ -31,7 +26,7 @@ KRONECKER_SQUARE = Exercise(
     minutes=6,
     difficulty=1,
     reference=lambda x: sa.kronecker_power(x, 2),
-    cases=_row_cases,
+    cases=tensor_cases("T d"),
     mistakes=(
         Mistake(
             "the squares alone",
@@ -77,7 +72,7 @@ PACKED_SQUARE = Exercise(
     minutes=8,
     difficulty=2,
     reference=lambda x: sa.symmetric_power(x, 2),
-    cases=_row_cases,
+    cases=tensor_cases("T d"),
     start=lambda x: _once(x)[0],
     mistakes=(
         Mistake(
@@ -118,9 +113,7 @@ def _full_row(x, order, coefficient=lambda n: 1 / math.factorial(n), first=0):
 def _order_cases(generator):
     made = []
     for order in (2, 3):
-        sizes = draw_sizes(generator, "T d") | {"order": order}
-        while len(set(sizes.values())) < 3:
-            sizes |= draw_sizes(generator, "T d")
+        sizes = draw_sizes(generator, "T d", order=order)
         made.append(Case(label(sizes), (normal(generator, sizes["T"], sizes["d"]), order)))
     return [*made, Case("order 0", (normal(generator, 3, 2), 0))]
 

@@ -6,7 +6,7 @@ from softattn_lib import taylor
 from softattn_lib.scores import misplaced_weight, order_sizes
 
 from .checker import Case, Exercise, Mistake
-from .sizes import draw_sizes, label, normal
+from .sizes import draw_sizes, label, normal, tensor_cases
 
 NOTEBOOK = "06_a_real_model"
 
@@ -87,9 +87,7 @@ def _off(scores, order):
 def _matrix_cases(generator):
     made = []
     for order in (2, 4, 6):
-        sizes = draw_sizes(generator, "T_q T_k") | {"order": order}
-        while len(set(sizes.values())) < 3:
-            sizes |= draw_sizes(generator, "T_q T_k")
+        sizes = draw_sizes(generator, "T_q T_k", order=order)
         scores = 2 * normal(generator, sizes["T_q"], sizes["T_k"])
         made.append(Case(label(sizes), (scores, order)))
     return made
@@ -147,13 +145,8 @@ MISPLACED = Exercise(
 
 
 def _key_cases(generator):
-    made = []
-    for _ in range(3):
-        sizes = draw_sizes(generator, "T d R")
-        T, d, R = sizes.values()
-        q, k, reference = (normal(generator, rows, d) + 1 for rows in (T, T, R))
-        made.append(Case(label(sizes), (q, k, reference)))
-    return made
+    cases = tensor_cases("T d", "T d", "R d")(generator)
+    return [Case(case.label, tuple(x + 1 for x in case.args)) for case in cases]
 
 
 CENTRED_SCORES = Exercise(
@@ -225,11 +218,8 @@ def _one_middle(scores):
 
 
 def _causal_score_cases(generator):
-    made = []
-    for _ in range(3):
-        sizes = draw_sizes(generator, "T_q T_k")
-        scores = 3 * normal(generator, *sizes.values()) + 1
-        made.append(Case(label(sizes), (scores,)))
+    cases = tensor_cases("T_q T_k")(generator)
+    made = [Case(case.label, (3 * case.args[0] + 1,)) for case in cases]
     future = torch.ones(5, 5, dtype=torch.bool).triu(1)
     scores = 3 * normal(generator, 5, 5)
     return [*made, Case("a causal mask", (scores.masked_fill(future, -torch.inf),))]

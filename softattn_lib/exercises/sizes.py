@@ -5,18 +5,22 @@ import torch
 from .checker import Case
 
 SMALLEST, LARGEST = 2, 7
+QKV = ("T d", "T d", "T e")  # axes of queries, keys and values
 
 
-def draw_sizes(generator: torch.Generator, names: str = "T d e") -> dict:
+def draw_sizes(generator: torch.Generator, names: str, **given: int) -> dict:
     """Different sizes from 2 to 7 for names that are written with spaces between them.
 
-    >>> sizes = draw_sizes(torch.Generator().manual_seed(0))
+    Args:
+        given: sizes that are not drawn; the others differ from them.
+
+    >>> sizes = draw_sizes(torch.Generator().manual_seed(0), "T d", order=2)
     >>> list(sizes), len(set(sizes.values()))
-    (['T', 'd', 'e'], 3)
+    (['T', 'd', 'order'], 3)
     """
-    names = names.split()
-    order = torch.randperm(LARGEST - SMALLEST + 1, generator=generator) + SMALLEST
-    return dict(zip(names, order[: len(names)].tolist(), strict=True))
+    drawn = (torch.randperm(LARGEST - SMALLEST + 1, generator=generator) + SMALLEST).tolist()
+    free = (size for size in drawn if size not in given.values())
+    return {name: next(free) for name in names.split()} | given
 
 
 def normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
@@ -38,23 +42,28 @@ def label(sizes: dict) -> str:
     return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
-def qkv_cases(*extra, count: int = 3, names: str = "T d e"):
-    """Cases with q (T, d), k (T, d), v (T, e), and then what `extra` makes of generator and sizes.
+def tensor_cases(*arguments):
+    """Three cases: normal random tensors whose axes are named, and what functions make.
 
-    >>> make = qkv_cases(lambda generator, sizes: 2, count=1)
-    >>> q, k, v, two = make(torch.Generator().manual_seed(0))[0].args
-    >>> q.shape == k.shape, len(k) == len(v), two
-    (True, True, 2)
+    Args:
+        arguments: of the function to be examined, in order: the axes of a tensor, "T d", or a
+            function of the generator and the sizes.
+
+    >>> cases = tensor_cases("T d", "T e", lambda generator, sizes: sizes["d"])
+    >>> k, v, d = cases(torch.Generator().manual_seed(0))[0].args
+    >>> len(k) == len(v), k.shape[1] == d
+    (True, True)
     """
+    axes = " ".join(x for x in arguments if isinstance(x, str)).split()
+    names = " ".join(dict.fromkeys(axes))
+
+    def draw(argument, generator, sizes):
+        if isinstance(argument, str):
+            return normal(generator, *(sizes[name] for name in argument.split()))
+        return argument(generator, sizes)
 
     def cases(generator):
-        made = []
-        for _ in range(count):
-            sizes = draw_sizes(generator, names)
-            T, d, e = (sizes[name] for name in "Tde")
-            tensors = [normal(generator, T, width) for width in (d, d, e)]
-            more = [make(generator, sizes) for make in extra]
-            made.append(Case(label(sizes), (*tensors, *more)))
-        return made
+        sizes = [draw_sizes(generator, names) for _ in range(3)]
+        return [Case(label(s), tuple(draw(a, generator, s) for a in arguments)) for s in sizes]
 
     return cases

@@ -5,13 +5,13 @@ import torch
 import softattn_lib as sa
 
 from .checker import Case, Exercise, Mistake
-from .sizes import draw_sizes, label, normal, qkv_cases
+from .sizes import QKV, draw_sizes, label, normal, tensor_cases
 
 NOTEBOOK = "01_softmax_attention"
 
 
 def _row_cases(generator):
-    return [Case(c.label, (c.args[0][0], *c.args[1:])) for c in qkv_cases()(generator)]
+    return [Case(c.label, (c.args[0][0], *c.args[1:])) for c in tensor_cases(*QKV)(generator)]
 
 
 def _exp_of(scores):
@@ -81,7 +81,7 @@ CAUSAL_ATTENTION = Exercise(
     minutes=8,
     difficulty=2,
     reference=lambda q, k, v: sa.softmax_attention(q, k, v),
-    cases=qkv_cases(),
+    cases=tensor_cases(*QKV),
     start=lambda q, k, v: (q @ k.T).softmax(-1) @ v,
     mistakes=(
         Mistake(

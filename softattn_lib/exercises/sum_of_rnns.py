@@ -7,7 +7,7 @@ import torch
 import softattn_lib as sa
 
 from .checker import Case, Exercise, Mistake
-from .sizes import draw_sizes, label, normal, qkv_cases
+from .sizes import QKV, draw_sizes, label, normal, tensor_cases
 
 NOTEBOOK = "05_softmax_attention_is_a_sum_of_rnns"
 
@@ -74,7 +74,7 @@ ORDER_STATE = Exercise(
 
 def _one_query_cases(generator):
     made = []
-    for order, case in zip((2, 4, 3), qkv_cases(names="T e d")(generator), strict=True):
+    for order, case in zip((2, 4, 3), tensor_cases(*QKV)(generator), strict=True):
         q, k, v = case.args
         # Short rows: the denominators of odd orders stay away from 0.
         made.append(Case(f"{case.label}, order {order}", (q[0] / 2, k / 2, v, order)))
@@ -173,7 +173,7 @@ SECOND_ORDER_RNN = Exercise(
     minutes=15,
     difficulty=3,
     reference=lambda q, k, v: sa.recurrent_attention(q, k, v, kernel=sa.taylor(2), scale=1.0)[0],
-    cases=qkv_cases(),
+    cases=tensor_cases(*QKV),
     mistakes=(
         Mistake(
             "the state is updated after the read-out",
