@@ -326,7 +326,7 @@ def _add_buttons(figure, other) -> None:
 
 def _pattern(index: int) -> dict:
     """Colour and hatching of the index-th kind of bar."""
-    shapes = ("", "/", ".", "x", "-", "|")
+    shapes = ("", "/", ".", "x", "-", "|", "+")
     n = index % len(COLORS)
     return {
         "color": COLORS[n],

@@ -1,8 +1,9 @@
 """The house style of every figure: colours, dashes, and a slim template.
 
-The colours are those of Okabe and Ito (2008), told apart by colour-blind readers too, and each one
-comes with a dash and a marker, so that colour never carries a meaning alone. Backgrounds are
-transparent, and text is a grey that stands out equally (4.3 : 1) from JupyterLab's white and black.
+The colours are those of Okabe and Ito (2008), and a grey; colour-blind readers too tell them apart,
+and each comes with a dash and a marker, so that colour never carries a meaning alone. Backgrounds
+are transparent, and text is that grey: it stands out equally (4.3 : 1) from JupyterLab's white and
+black.
 """
 
 import sys
@@ -20,9 +21,9 @@ ORANGE, SKY = "#E69F00", "#56B4E9"
 NEUTRAL = "#7A7A7A"  # text, and what is there for reference
 FAINT = "rgba(122, 122, 122, 0.25)"  # grid lines
 
-COLORS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up")
+COLORS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, NEUTRAL)
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "3px,6px")
+MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star")
 
 # Of heat maps: light is little. plotly writes the numbers in black or white, by the cell's colour.
 SEQUENTIAL = ((0, "#F7F7F7"), (0.5, "#7FB8D8"), (1, BLUE))

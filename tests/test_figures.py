@@ -30,10 +30,11 @@ def test_text_and_first_curves_stand_out_in_light_and_dark(background):
 
 
 def test_curves_differ_in_more_than_colour():
-    looks = [theme.style(n) for n in range(6)]
+    count = len(theme.COLORS)
+    looks = [theme.style(n) for n in range(count)]
     for key, part in (("dash", "line"), ("symbol", "marker"), ("color", "line")):
-        assert len({look[part][key] for look in looks}) == 6
-    assert theme.style(6) == theme.style(0)
+        assert len({look[part][key] for look in looks}) == count
+    assert theme.style(count) == theme.style(0)
 
 
 def test_every_figure_is_transparent_and_in_the_house_style():

@@ -29,7 +29,6 @@ from softattn_lib.calibration import (
 from softattn_lib.figures import lines_figure
 from softattn_lib.tasks.records import append_row, code_version, machine, read_rows
 from softattn_lib.tasks.text import embedded_text
-from softattn_lib.theme import NEUTRAL
 
 CONTEXT = 512
 ORDERS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
@@ -177,11 +176,6 @@ def loss_figure(rows: list[dict]) -> go.Figure:
         y_title="loss above softmax (nats)",
     )
     figure.update_traces(connectgaps=True)  # squares have even orders only
-    grey = {
-        "line": {"color": NEUTRAL, "dash": "dot"},
-        "marker": {"color": NEUTRAL, "symbol": "star"},
-    }
-    figure.update_traces(grey, {"name": "taylor"})  # a seventh style, for what the others replace
     return figure.update_xaxes(tickvals=orders)
 
 
