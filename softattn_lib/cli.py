@@ -196,14 +196,14 @@ def run_adapt(options):
 
     from softattn_lib.calibration import load_calibration
     from softattn_lib.llama import load_small_model
-    from softattn_lib.tasks import adapt
+    from softattn_lib.tasks import adapt, beyond_taylor
     from softattn_lib.tasks.records import append_row, check_columns
 
     if options.results:
-        check_columns(options.results, adapt.COLUMNS)
+        check_columns(options.results, beyond_taylor.ADAPTED_COLUMNS)
     before = load_calibration(options.calibration)
     model, tokenizer = load_small_model()
-    texts = adapt.sequences_of(tokenizer, options.text, options.length)
+    texts = beyond_taylor.pieces(tokenizer, options.text, options.length)
     start = time.perf_counter()
     after = adapt.adapt(
         model,
@@ -219,10 +219,10 @@ def run_adapt(options):
         return 0
     after.save(options.out)
     for when, calibration in (("before", before), ("after", after)):
-        found = adapt.match(model, adapt.one_of_each(texts), calibration)
+        found = adapt.match(model, beyond_taylor.one_of_each(texts), calibration)
         lacking = f", {found.not_positive} rows left out" if found.not_positive else ""
         print(f"{when}: matching loss {found.loss:.4f}{lacking}")
-    rows = adapt.held_out_rows(
+    rows = beyond_taylor.adapted_rows(
         model, tokenizer, before, after, options.held_out, options.steps, seconds
     )
     for row in rows:

@@ -21,9 +21,8 @@ from softattn_lib.tasks.adapt import (
     AdaptedHeads,
     adapt,
     match,
-    one_of_each,
-    sequences_of,
 )
+from softattn_lib.tasks.beyond_taylor import one_of_each, pieces
 
 
 @pytest.fixture(scope="module")
@@ -223,9 +222,9 @@ def test_files_are_cut_into_sequences(tmp_path):
 
     file = tmp_path / "text"
     file.write_text("abcdefgh")
-    found = sequences_of(tokenizer, [file], 3)
+    found = pieces(tokenizer, [file], 3)
     assert found[str(file)].tolist() == [[97, 98, 99], [100, 101, 102]]
     assert one_of_each(found).tolist() == [[100, 101, 102]]
     for length, message in [(9, "has 8 tokens"), (1, "at least 2")]:
         with pytest.raises(ValueError, match=message):
-            sequences_of(tokenizer, [file], length)
+            pieces(tokenizer, [file], length)

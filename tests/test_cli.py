@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from softattn_lib import cli, doctor, llama, small_model
 from softattn_lib.calibration import calibrate, judge, load_calibration
-from softattn_lib.tasks import adapt
+from softattn_lib.tasks import beyond_taylor
 from softattn_lib.tasks.records import read_rows
 
 
@@ -74,7 +74,7 @@ def test_adapt_stores_the_result_and_says_what_came_of_it(model, tmp_path, monke
         return {"input_ids": [ord(c) for c in text]}
 
     monkeypatch.setattr(llama, "load_small_model", lambda: (model, tokenizer))
-    monkeypatch.setattr(adapt, "held_out_sequences", lambda tokenizer, count: {"cat": ids})
+    monkeypatch.setattr(beyond_taylor, "held_out_sequences", lambda tokenizer, count: {"cat": ids})
     command = ["adapt", str(stored), "--out", str(out), "--text", str(file), "--length", "20"]
     command += ["--steps", "20", "--cpu", "--learning-rate", "0.01", "--results", str(results)]
     assert cli.main(command) == 0
@@ -82,7 +82,7 @@ def test_adapt_stores_the_result_and_says_what_came_of_it(model, tmp_path, monke
     before, after = (float(line.split()[-1]) for line in shown[:2])
     assert after < before
     (row,) = read_rows(results)
-    assert list(row) == adapt.COLUMNS
+    assert list(row) == beyond_taylor.ADAPTED_COLUMNS
     assert row["before"] == f"{judge(model, ids, load_calibration(stored)).loss:.4f}"
     assert row["after"] == f"{judge(model, ids, load_calibration(out)).loss:.4f}"
     assert row["softmax"] == f"{judge(model, ids, None).loss:.4f}"

@@ -13,9 +13,8 @@ on that layer only, so it is differentiated while the model runs: the memory is 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
@@ -33,13 +32,7 @@ from softattn_lib.calibration import (
 from softattn_lib.families import chebyshev_basis
 from softattn_lib.llama import attention_function, decoder_layers
 from softattn_lib.matching import by_head, whitening
-from softattn_lib.tasks.beyond_taylor import calibration_texts, held_out_sequences, quiet_judge
-from softattn_lib.tasks.records import code_version, machine
 
-COLUMNS = [  # of a table of results
-    "family", "order", "text", "steps", "softmax", "before", "after", "tokens", "seconds",
-    "commit", "machine",
-]  # fmt: skip
 LEARNING_RATE = 0.03  # where weights are squares
 SIGNED_LEARNING_RATE = 0.003  # where they can be negative: ten times that may end worse
 
@@ -291,48 +284,6 @@ def adapt(
         layers=tuple(layer.calibration() for layer in heads),
         adaptations=(*calibration.adaptations, about | {"texts": describe(texts)}),
     )
-
-
-def sequences_of(tokenizer, paths: Iterable[str] | None, length: int) -> dict[str, Tensor]:
-    """name -> token ids (n, length): files, or the calibration texts, cut into pieces.
-
-    Raises:
-        ValueError: a text shorter than one piece, or a length below 2.
-        OSError: a file that cannot be read.
-    """
-    if length < 2:
-        raise ValueError(f"length must be at least 2 tokens, got {length}")
-    texts = calibration_texts()
-    if paths is not None:
-        texts = {str(path): Path(path).read_text(encoding="utf-8") for path in paths}
-    found = {}
-    for name, text in texts.items():
-        ids = torch.tensor(tokenizer(text, verbose=False)["input_ids"])
-        if len(ids) < length:
-            raise ValueError(f"text {name!r} has {len(ids)} tokens; one sequence takes {length}")
-        found[name] = ids[: len(ids) // length * length].view(-1, length)
-    return found
-
-
-def one_of_each(texts: Mapping[str, Tensor]) -> Tensor:
-    """(number of texts, T): the sequence in the middle of each."""
-    return torch.stack([ids[len(ids) // 2] for ids in texts.values()])
-
-
-def held_out_rows(
-    model, tokenizer, before: Calibration, after: Calibration, count: int, steps, seconds
-) -> Iterator[dict]:
-    """The losses before and after on `count` sequences of each held-out text, as rows of a table.
-
-    Args:
-        steps, seconds: of the adaptation.
-    """
-    for name, ids in held_out_sequences(tokenizer, count).items() if count else ():
-        judged = [quiet_judge(model, ids, c) for c in (None, before, after)]
-        losses = (f"{each.loss:.4f}" for each in judged)
-        values = after.family, after.order, name, steps, *losses, judged[0].tokens, seconds
-        values = *values, code_version(), machine(model.device)
-        yield dict(zip(COLUMNS, values, strict=True))
 
 
 def _step(model, heads: nn.ModuleList, ids: Tensor, accelerator: Accelerator) -> Match:

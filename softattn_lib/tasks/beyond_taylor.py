@@ -3,11 +3,12 @@
 `curves` measures the loss on held-out texts against the order, for each family. `damage` replaces
 one head at a time; `replacement` replaces heads one after the other, the least harmful first.
 Rows are appended as they are measured, and what a table already holds is not measured again.
+`adapted_rows` tells what adapting has changed.
 """
 
 import itertools
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import files
 from pathlib import Path
 
@@ -32,6 +33,10 @@ from softattn_lib.tasks.text import embedded_text
 
 CONTEXT = 512
 ORDERS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
+ADAPTED_COLUMNS = [  # of the table of `adapted_rows`
+    "family", "order", "text", "steps", "softmax", "before", "after", "tokens", "seconds",
+    "commit", "machine",
+]  # fmt: skip
 
 
 def calibration_texts() -> dict[str, str]:
@@ -76,6 +81,32 @@ def sequences(tokenizer, text: str, count: int, spread: bool = False) -> Tensor:
     if step < CONTEXT or len(ids) < count * CONTEXT:
         raise ValueError(f"text has {len(ids)} tokens, {count} sequences need {count * CONTEXT}")
     return torch.stack([ids[i * step : i * step + CONTEXT] for i in range(count)])
+
+
+def pieces(tokenizer, paths: Iterable[str] | None, length: int) -> dict[str, Tensor]:
+    """name -> token ids (n, length): files, or the calibration texts, cut into pieces.
+
+    Raises:
+        ValueError: a text shorter than one piece, or a length below 2.
+        OSError: a file that cannot be read.
+    """
+    if length < 2:
+        raise ValueError(f"length must be at least 2 tokens, got {length}")
+    texts = calibration_texts()
+    if paths is not None:
+        texts = {str(path): Path(path).read_text(encoding="utf-8") for path in paths}
+    found = {}
+    for name, text in texts.items():
+        ids = torch.tensor(tokenizer(text, verbose=False)["input_ids"])
+        if len(ids) < length:
+            raise ValueError(f"text {name!r} has {len(ids)} tokens; one sequence takes {length}")
+        found[name] = ids[: len(ids) // length * length].view(-1, length)
+    return found
+
+
+def one_of_each(texts: Mapping[str, Tensor]) -> Tensor:
+    """(number of texts, T): the sequence in the middle of each."""
+    return torch.stack([ids[len(ids) // 2] for ids in texts.values()])
 
 
 def standard_sample(model, tokenizer, count: int = 5, queries: int = 32) -> Sample:
@@ -289,6 +320,22 @@ def replacement(
         }
         append_row(results, row)
         report(f"order {calibration.order}, {number} heads: loss {result.loss:.4f}")
+
+
+def adapted_rows(
+    model, tokenizer, before: Calibration, after: Calibration, count: int, steps, seconds
+) -> Iterator[dict]:
+    """The losses before and after on `count` sequences of each held-out text, as rows of a table.
+
+    Args:
+        steps, seconds: of the adaptation.
+    """
+    for name, ids in held_out_sequences(tokenizer, count).items() if count else ():
+        judged = [quiet_judge(model, ids, c) for c in (None, before, after)]
+        losses = (f"{each.loss:.4f}" for each in judged)
+        values = after.family, after.order, name, steps, *losses, judged[0].tokens, seconds
+        values = *values, code_version(), machine(model.device)
+        yield dict(zip(ADAPTED_COLUMNS, values, strict=True))
 
 
 def free_kv_heads(config, heads: set[tuple[int, int]]) -> int:
