@@ -1,8 +1,6 @@
 """The widget of fitted polynomials: its numbers against the library, its words, its controls."""
 
 import json
-import statistics
-import time
 
 import ipywidgets
 import numpy as np
@@ -26,7 +24,7 @@ from softattn_lib.widgets.fitted_polynomial import (
     mount,
     read_out,
 )
-from tests.live_figures import assert_shows, count_updates
+from tests.live_figures import assert_shows
 
 LAYERS, QUERY_HEADS, KEY_HEADS, T, D = (2, 7), 4, 2, 23, 5
 LIVE = [family for family in FAMILIES if family != "sum_of_squares"]
@@ -299,28 +297,6 @@ def test_an_order_that_the_family_does_not_have_shows_its_error(widget, family, 
     assert widget.figure.to_json() == before
     widget.order.value = 8
     assert widget.error is None and widget.error_box.value == ""
-
-
-def test_a_move_is_one_message_and_reset_brings_the_first_picture_back(widget, monkeypatch):
-    first = widget.figure.to_json(), widget.read_out.value
-    messages = count_updates(monkeypatch)
-    widget.layer.value, widget.head.value, widget.family.value = 7, 3, "square"
-    assert len(messages) == 3
-    widget.reset_button.click()
-    assert len(messages) == 4
-    assert (widget.figure.to_json(), widget.read_out.value) == first
-
-
-def test_a_move_is_recomputed_within_50_ms(widget):
-    """Median of the processor's time, which other programs on the machine do not change."""
-    seconds, families = [], [name for name in LIVE if name != "taylor"]
-    widget.order.value = 8
-    for n in range(20):
-        start = time.process_time()
-        widget.family.value = families[n % len(families)]
-        seconds.append(time.process_time() - start)
-    print(f"fitted_polynomial: {1000 * statistics.median(seconds):.1f} ms")
-    assert statistics.median(seconds) < 0.05
 
 
 def test_form_and_static_figure(widget):

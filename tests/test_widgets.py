@@ -5,7 +5,9 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib import import_module
 from itertools import pairwise, product
+from pathlib import Path
 
 import ipywidgets
 import numpy as np
@@ -23,33 +25,47 @@ from softattn_lib import (
     toy,
     weight_error_bound,
 )
+from softattn_lib import widgets as package
+from softattn_lib.tasks.records import read_rows
 from softattn_lib.widgets import (
     approximation_error,
-    recall_capacity,
+    live_training,
     recurrence_stepper,
     state_growth,
 )
 from softattn_lib.widgets.base import PLOTLY, Explorer
 from tests.live_figures import assert_shows, count_updates
+from tests.test_widget_fitted_polynomial import CAPTURED, FITS
 
-WIDGETS = {
-    "state_growth": state_growth,
-    "approximation_error": approximation_error,
-    "recurrence_stepper": recurrence_stepper,
-    "recall_capacity": recall_capacity,
+ROOT = Path(__file__).parent.parent
+MODULES = [
+    import_module(f"{package.__name__}.{path.stem}")
+    for path in sorted(Path(package.__file__).parent.glob("[a-z]*.py"))
+]
+WIDGETS = {m.__name__.split(".")[-1]: m for m in MODULES if hasattr(m, "mount")}
+EXPLORERS = [name for name, module in WIDGETS.items() if module is not live_training]
+ARGUMENTS = {  # of mount, where it does not go without
+    "crossover": (read_rows(ROOT / "benchmarks" / "crossovers.csv"),),
+    "fitted_polynomial": (CAPTURED, FITS),
+    "loss_curves": (read_rows(ROOT / "experiments" / "curves.csv"),),
+    "order_explorer": ("abcd", torch.tensor([2.3, -1.8, 0.4, 1.1]), torch.eye(4)),
 }
 RECORDING = recurrence_stepper.record(toy.q, toy.k, toy.v)
 
-each_widget = pytest.mark.parametrize("name", WIDGETS)
+each_widget = pytest.mark.parametrize("name", EXPLORERS)
+
+
+def mount(name):
+    return WIDGETS[name].mount(*ARGUMENTS.get(name, ()))
 
 
 def legal_values(control):
-    """Every button of a choice; the ends and the middle of a slider."""
-    if isinstance(control, ipywidgets.ToggleButtons):
-        return list(control.options.values())
+    """Every option of a choice; the ends and the middle of a slider."""
     if isinstance(control, ipywidgets.SelectionSlider):
         options = control.options
         return [options[0], options[len(options) // 2 - 1], options[-1]]
+    if hasattr(control, "options"):
+        return [value for _, value in control._options_full]
     middle = type(control.min)(round((control.min + control.max) / 2))
     return [control.min, middle, control.max]
 
@@ -58,9 +74,21 @@ def controls(widget):
     return {name: getattr(widget, name) for name in widget._controls}
 
 
-def states(name):
+def another_value(control):
+    return next(v for v in legal_values(control) if v != control.value)
+
+
+def moves(widget):
+    """Each control to each legal value, from the first picture on."""
+    for control in controls(widget).values():
+        for value in legal_values(control):
+            widget.reset()
+            yield control, value
+
+
+def states(widget):
     """The product of the controls' legal values, as arguments of compute."""
-    found = controls(WIDGETS[name].mount())
+    found = controls(widget)
     for values in product(*(legal_values(control) for control in found.values())):
         yield dict(zip(found, values, strict=True))
 
@@ -84,12 +112,20 @@ def spoken(figure):
 # All widgets
 
 
+def test_every_widget_that_the_library_has_is_tested():
+    assert {m.__name__.split(".")[-1] for m in MODULES} - WIDGETS.keys() == {"base", "frames"}
+    assert WIDGETS.keys() | {"Explorer"} == set(package.__all__)
+
+
 @pytest.mark.slow
-@each_widget
-def test_every_option_gives_a_figure_and_words(name):
+@pytest.mark.parametrize(
+    "name", ["state_growth", "approximation_error", "recurrence_stepper", "recall_capacity"]
+)
+def test_every_combination_gives_a_figure_and_words(name):
     module, seen = WIDGETS[name], set()
     in_place = None
-    for values in states(name):
+    combinations = list(states(mount(name)))
+    for values in combinations:
         result = compute(name, **values)
         figure, words = module.draw(result), module.read_out(result)
         in_place = module.draw(result, in_place)
@@ -99,39 +135,31 @@ def test_every_option_gives_a_figure_and_words(name):
         assert not np.isinf(numbers).any() and np.isfinite(numbers).mean() > 0.5
         seen.add((spoken(figure), words))
         assert "nan" not in words + spoken(figure)
-    assert len(seen) == len(list(states(name)))  # no two states say the same
+    assert len(seen) == len(combinations)  # no two states say the same
 
 
 @each_widget
-def test_what_goes_to_the_page_is_json(name):
-    """A NaN in a matrix would not be, and Jupyter warns of it above the figure."""
-    widget = WIDGETS[name].mount()
-    for control in controls(widget).values():
-        control.value = legal_values(control)[-1]
-        json.dumps(widget.figure.get_state(), allow_nan=False, default=lambda buffer: "bytes")
-
-
-@each_widget
-def test_the_live_figure_is_that_of_the_controls(name):
-    widget = WIDGETS[name].mount()
-    moves = [(c, value) for c in controls(widget).values() for value in legal_values(c)]
-    for control, value in moves:
+def test_every_control_at_its_ends_and_options_shows_what_it_says(name):
+    widget = mount(name)
+    for control, value in moves(widget):
         control.value = value
-        values = {n: c.value for n, c in controls(widget).items()}
-        assert_shows(widget.figure, WIDGETS[name].draw(compute(name, **values)))
-    assert widget.error is None and widget.error_box.value == ""
+        result = widget._compute(**{n: c.value for n, c in controls(widget).items()})
+        assert_shows(widget.figure, widget._draw(result))
+        assert widget.read_out.value == widget._read_out(result)
+        assert widget.error is None and widget.error_box.value == ""
+        # NaN in a matrix is no JSON, and Jupyter warns of it above the figure.
+        json.dumps(widget.figure.get_state(), allow_nan=False, default=lambda buffer: "bytes")
 
 
 @pytest.mark.slow
 @each_widget
 def test_real_controls_change_the_picture(name):
     """By assignment, as a notebook does, and by message, as the browser does."""
-    for control in controls(WIDGETS[name].mount()):
+    for control in controls(mount(name)):
         for how in ("assignment", "message"):
-            widget = WIDGETS[name].mount()
+            widget = mount(name)
             moved = getattr(widget, control)
-            before = widget.figure.to_json(), widget.read_out.value
-            value = next(v for v in legal_values(moved) if v != moved.value)
+            before, value = widget.figure.to_json(), another_value(moved)
             if how == "assignment":
                 moved.value = value
             elif "index" in moved.keys:  # what the browser sends for a choice
@@ -140,20 +168,19 @@ def test_real_controls_change_the_picture(name):
             else:
                 moved.set_state({"value": value})
             assert moved.value == value
-            assert widget.figure.to_json() != before[0], (control, how)
-            assert widget.read_out.value != before[1], (control, how)
+            assert widget.figure.to_json() != before, (control, how)
 
 
 @each_widget
 def test_a_move_is_one_message_also_after_resets(name, monkeypatch):
-    widget = WIDGETS[name].mount()
+    widget = mount(name)
     widget.reset()
     widget.reset()
     messages = count_updates(monkeypatch)
     for other in ("_send_restyle_msg", "_send_relayout_msg", "_send_addTraces_msg"):
         monkeypatch.setattr(BaseFigureWidget, other, lambda *a, **k: pytest.fail("not batched"))
     for control in controls(widget).values():
-        control.value = next(v for v in legal_values(control) if v != control.value)
+        control.value = another_value(control)
     assert len(messages) == len(controls(widget))
     widget.reset()
     assert len(messages) == len(controls(widget)) + 1
@@ -170,18 +197,18 @@ def test_the_figure_goes_to_the_page_whole(name, monkeypatch):
         really_open(part)
 
     monkeypatch.setattr(ipywidgets.Widget, "open", watch)
-    figure = WIDGETS[name].mount().figure
+    figure = mount(name).figure
     assert opened == [(len(figure.data), True, figure._config)]
     assert figure._config["responsive"] and figure.comm is not None
 
 
 @each_widget
 def test_reset_brings_the_first_picture_back(name):
-    widget = WIDGETS[name].mount()
+    widget = mount(name)
     first = widget.figure.to_json(), widget.read_out.value
     defaults = {n: c.value for n, c in controls(widget).items()}
     for control in controls(widget).values():
-        control.value = legal_values(control)[0]
+        control.value = another_value(control)
     assert (widget.figure.to_json(), widget.read_out.value) != first
     widget.reset_button.click()
     assert widget.error is None
@@ -191,20 +218,21 @@ def test_reset_brings_the_first_picture_back(name):
 
 @each_widget
 def test_two_widgets_are_independent(name):
-    one, other = WIDGETS[name].mount(), WIDGETS[name].mount()
+    one, other = mount(name), mount(name)
     before = other.figure.to_json(), other.read_out.value
     for control in controls(one).values():
-        control.value = legal_values(control)[0]
+        control.value = another_value(control)
     assert (other.figure.to_json(), other.read_out.value) == before
 
 
 @each_widget
 def test_static_twin_is_the_default_figure_and_small(name):
-    widget = WIDGETS[name].mount()
+    widget = mount(name)
     defaults = {n: c.value for n, c in controls(widget).items()}
-    twin = WIDGETS[name].draw(compute(name, **defaults)).to_json()
-    assert len(twin) < 40_000
-    widget.order.value = widget.order.min  # the twin stays what it was
+    twin = widget._draw(widget._compute(**defaults)).to_json()
+    assert len(twin) < 60_000
+    control = next(iter(controls(widget).values()))
+    control.value = another_value(control)  # the twin stays what it was
     bundle = widget._repr_mimebundle_()
     assert bundle[PLOTLY] == json.loads(twin)
     assert "application/vnd.jupyter.widget-view+json" in bundle
@@ -212,49 +240,54 @@ def test_static_twin_is_the_default_figure_and_small(name):
 
 @each_widget
 def test_an_error_shows_and_is_raised_and_goes_away(name):
-    widget = WIDGETS[name].mount()
-    before, order = widget.figure.to_json(), widget.order
-    compute_well = widget._compute
+    widget = mount(name)
+    before, control = widget.figure.to_json(), next(iter(controls(widget).values()))
+    compute_well, first = widget._compute, control.value
 
     def fail(**values):
         raise ValueError("order must be <even>")
 
     widget._compute = fail
     with pytest.raises(ValueError, match="even"):
-        order.value = order.min
+        control.value = another_value(control)
     assert isinstance(widget.error, ValueError)
     assert "ValueError" in widget.error_box.value and "&lt;even&gt;" in widget.error_box.value
     assert widget.error_box in widget.children
     assert widget.figure.to_json() == before
     widget._compute = compute_well
-    order.value = order.min + 1
+    control.value = first
     assert widget.error is None and widget.error_box.value == ""
     widget._compute = fail
     widget.reset_button.click()  # ipywidgets swallows what a click raises; the widget does not
     assert isinstance(widget.error, ValueError) and "ValueError" in widget.error_box.value
 
 
+@pytest.mark.slow
 @each_widget
-def test_a_move_is_recomputed_within_50_ms(name):
-    """Median of the processor's time, which other programs on the machine do not change."""
-    widget, seconds = WIDGETS[name].mount(), []
-    values = legal_values(widget.order)
-    for n in range(31):
-        start = time.process_time()
-        widget.order.value = values[n % len(values)]
-        seconds.append(time.process_time() - start)
-    print(f"{name}: {1000 * statistics.median(seconds):.1f} ms")
-    assert statistics.median(seconds) < 0.05
+def test_every_move_is_recomputed_within_200_ms_and_most_within_50(name):
+    """The processor's time, which other programs on the machine do not change; median of three."""
+    widget, seconds = mount(name), {}
+    for _ in range(3):
+        for control, value in moves(widget):
+            start = time.process_time()
+            control.value = value
+            moved = time.process_time() - start
+            seconds.setdefault((control.description, value), []).append(moved)
+    medians = {move: statistics.median(times) for move, times in seconds.items()}
+    print(f"{name}: {1000 * max(medians.values()):.0f} ms at most")
+    assert max(medians.values()) < 0.2, medians
+    assert statistics.median(medians.values()) < 0.05, medians
 
 
 @each_widget
 def test_form(name):
-    """A question above, at most three controls and a reset, a sentence to finish below."""
-    widget = WIDGETS[name].mount()
+    """A question above, at most four controls and a reset, a sentence to finish below."""
+    widget = mount(name)
     assert isinstance(widget, Explorer) and isinstance(widget, ipywidgets.VBox)
     assert "?" in widget.children[0].value
-    assert 1 <= len(controls(widget)) <= 3
+    assert 1 <= len(controls(widget)) <= 4
     assert all(c.description or c.tooltips for c in controls(widget).values())
+    assert widget.reset_button in every_part(widget)
     below = widget.children[-1].value
     assert "Finish the sentence" in below and "..." in below.split("<details>")[0]
     kinds = {type(w) for w in every_part(widget)}
@@ -306,7 +339,7 @@ def test_state_floats_are_those_of_the_state(d, order, packed):
 
 def test_growth_figure():
     figure = None
-    for values in states("state_growth"):
+    for values in states(mount("state_growth")):
         growth = state_growth.compute(**values)
         figure = state_growth.draw(growth, figure)
         cache, state, break_even, packed, full = figure.data
@@ -442,7 +475,7 @@ def test_features_are_named_by_what_they_multiply(inputs):
 
 def test_stepper_figure():
     figure = None
-    for values in states("recurrence_stepper"):
+    for values in states(mount("recurrence_stepper")):
         step = compute("recurrence_stepper", **values)
         figure = recurrence_stepper.draw(step, figure)
         key, written, state, query, readout, *distances = figure.data
