@@ -5,7 +5,6 @@ Causal, forward, float32, one thread and the time of its processor, so that othe
 machine counts less.
 """
 
-import csv
 import time
 from pathlib import Path
 
@@ -14,8 +13,10 @@ import torch.nn.functional as F
 
 from benchmarks.timing import interleaved, processor
 from softattn_lib import chunked_attention, crossover, taylor
+from softattn_lib.tasks.records import write_rows
 
 FILE = Path(__file__).with_name("crossovers.csv")
+COLUMNS = ("machine", "torch", "heads", "d", "order", "tokens")
 WIDTHS, ORDERS = (8, 16, 32, 64), (1, 2, 3, 4)
 HEADS = 8  # below 4096 tokens; longer calls take one, because what heads share no longer counts
 LIMIT = 65536  # longer sequences are not measured
@@ -62,13 +63,11 @@ def main():
         for order in ORDERS:
             if measured is not None:  # higher orders only cost more
                 measured = measure(d, order)
-            rows.append((processor(), torch.__version__, HEADS, d, order, measured))
+            values = processor(), torch.__version__, HEADS, d, order, measured
+            rows.append(dict(zip(COLUMNS, values, strict=True)))
             predicted = crossover(d, order, heads=HEADS)
             print(f"d={d} order={order}: {measured}, predicted {predicted}", flush=True)
-    with FILE.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("machine", "torch", "heads", "d", "order", "tokens"))
-        writer.writerows(rows)
+    write_rows(FILE, rows)
 
 
 if __name__ == "__main__":

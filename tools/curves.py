@@ -4,13 +4,12 @@ Reads runs/SWEEP/VARIANT-seedSEED/, which `softattn sweep` leaves behind, and wr
 experiments/curves.csv: of every ten steps the mean and the largest training loss and gradient norm.
 """
 
-import csv
 import json
 from pathlib import Path
 
 import numpy as np
 
-from softattn_lib.tasks.records import read_rows
+from softattn_lib.tasks.records import read_rows, write_rows
 from softattn_lib.tasks.training import CURVE, LOG_EVERY, RESULT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,10 +19,7 @@ RUNS, TABLE = ROOT / "runs", ROOT / "experiments" / "curves.csv"
 
 def main():
     rows = [row for sweep in SWEEPS for run in _runs(sweep) for row in thin(sweep, run)]
-    with TABLE.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(TABLE, rows)
     print(f"{TABLE.relative_to(ROOT)}: {len(rows)} rows")
 
 

@@ -78,14 +78,21 @@ def append_row(path: str | Path, row: dict) -> None:
     Raises:
         ValueError: the file has other columns.
     """
-    path = Path(path)
     check_columns(path, list(row))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if file.tell() == 0:
-            writer.writeheader()
-        writer.writerow(row)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    _write(path, [row], "a")
+
+
+def write_rows(path: str | Path, rows: list[dict]) -> None:
+    """Write a CSV file anew, of at least one row; all have the same columns.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_rows(f"{folder}/table.csv", [{"seed": 0, "loss": "1.5"}])
+    ...     read_rows(f"{folder}/table.csv")
+    [{'seed': '0', 'loss': '1.5'}]
+    """
+    _write(path, rows, "w")
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:
@@ -152,6 +159,14 @@ def summarize(rows: list[dict], column: str, by: str = "variant") -> dict[str, S
     for row in rows:
         groups.setdefault(row[by], []).append(float(row[column]))
     return {name: Summary.of(values) for name, values in groups.items()}
+
+
+def _write(path, rows: list[dict], mode: str) -> None:
+    with Path(path).open(mode, newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        if file.tell() == 0:
+            writer.writeheader()
+        writer.writerows(rows)
 
 
 def _columns(path: Path) -> list[str]:

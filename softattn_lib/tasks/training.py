@@ -5,7 +5,6 @@ runs under `accelerate launch` and `torchrun`, and gives the same losses there u
 batch of a preset is the batch of all processes together.
 """
 
-import csv
 import json
 import math
 import shutil
@@ -24,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, get_scheduler
 
 from softattn_lib.llama import swap_attention
 from softattn_lib.tasks.presets import Preset, preset
-from softattn_lib.tasks.records import append_row, check_columns, code_version, machine
+from softattn_lib.tasks.records import append_row, check_columns, code_version, machine, write_rows
 from softattn_lib.tasks.text import Corpus, corpus_for, tokenizer_from_state
 from softattn_lib.variants import AttentionVariant, variant
 
@@ -472,9 +471,7 @@ def _check_same_run(folder, found: dict, run: dict) -> None:
 
 def _write_curve(path: Path, history: History) -> None:
     evaluations = dict(history.evaluations)
-    rows = zip(history.losses, history.gradient_norms, strict=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["step", "train_loss", "gradient_norm", "held_out_loss"])
-        for step, (loss, norm) in enumerate(rows, start=1):
-            writer.writerow([step, f"{loss:.6g}", f"{norm:.6g}", evaluations.get(step, "")])
+    steps = enumerate(zip(history.losses, history.gradient_norms, strict=True), start=1)
+    columns = ("step", "train_loss", "gradient_norm", "held_out_loss")
+    rows = [(step, f"{a:.6g}", f"{b:.6g}", evaluations.get(step, "")) for step, (a, b) in steps]
+    write_rows(path, [dict(zip(columns, row, strict=True)) for row in rows])
