@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.state import AcceleratorState
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -32,6 +31,7 @@ from softattn_lib.calibration import (
 from softattn_lib.families import chebyshev_basis
 from softattn_lib.llama import attention_function, decoder_layers
 from softattn_lib.matching import by_head, whitening
+from softattn_lib.tasks.training import make_accelerator
 
 LEARNING_RATE = 0.03  # where weights are squares
 SIGNED_LEARNING_RATE = 0.003  # where they can be negative: ten times that may end worse
@@ -263,7 +263,7 @@ def adapt(
         (True, 20, ['digits'])
     """
     calibration.check(model)
-    accelerator = _accelerator(cpu)
+    accelerator = make_accelerator(cpu)
     batches = accelerator.prepare(_batches(texts, steps, batch_size, seed, accelerator))
     device = accelerator.device
     heads = _heads(model.to(device), calibration).to(device)
@@ -336,16 +336,6 @@ def _rate(step: int, steps: int) -> float:
 def _heads(model, calibration: Calibration) -> nn.ModuleList:
     layers = zip(calibration.layers, decoder_layers(model), strict=True)
     return nn.ModuleList(AdaptedHeads(c, layer.self_attn.o_proj.weight) for c, layer in layers)
-
-
-def _accelerator(cpu: bool) -> Accelerator:
-    # accelerate keeps it for the whole process, where an earlier run may have had another precision
-    AcceleratorState._reset_state()
-    return Accelerator(
-        cpu=cpu or not torch.accelerator.is_available(),
-        mixed_precision="no",
-        dataloader_config=DataLoaderConfiguration(split_batches=True),
-    )
 
 
 def _batches(texts, steps: int, batch_size: int, seed: int, accelerator) -> DataLoader:

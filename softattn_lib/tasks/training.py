@@ -245,16 +245,21 @@ def load_trained(folder: str | Path, variant_name: AttentionVariant | None = Non
     return model.eval(), tokenizer
 
 
-def _accelerator(settings: Preset, cpu: bool) -> Accelerator:
+def make_accelerator(cpu: bool, precision: str = "no", accumulate: int = 1) -> Accelerator:
+    """Hugging Face accelerate's, for batches that all processes share; see `Preset`."""
     # accelerate keeps it for the whole process, where an earlier run may have had another precision
     AcceleratorState._reset_state()
-    accelerator = Accelerator(
+    return Accelerator(
         # Without an accelerator it has to be told, or processes would not know of each other.
         cpu=cpu or not torch.accelerator.is_available(),
-        mixed_precision=settings.precision,
-        gradient_accumulation_steps=settings.accumulate,
+        mixed_precision=precision,
+        gradient_accumulation_steps=accumulate,
         dataloader_config=DataLoaderConfiguration(split_batches=True),
     )
+
+
+def _accelerator(settings: Preset, cpu: bool) -> Accelerator:
+    accelerator = make_accelerator(cpu, settings.precision, settings.accumulate)
     if settings.batch_size // settings.accumulate % accelerator.num_processes:
         raise ValueError(
             f"batch_size={settings.batch_size} in accumulate={settings.accumulate} parts cannot be "
