@@ -159,13 +159,8 @@ def main(arguments=None):
     if options.without_solutions:
         copy_without_solutions(options.without_solutions)
         return 0
-    there = notebooks.names(SOLUTIONS)
-    chosen = [Path(name).stem for name in options.names] or there
-    for name in chosen:
-        if name not in there:
-            parser.error(f"no solutions are named {name}; there are {', '.join(there)}")
     failed = False
-    for name in chosen:
+    for name in notebooks.chosen(parser, options.names, notebooks.names(SOLUTIONS)):
         found = problems(name) if options.check else write(name)
         print(name, *(found or ["well"]), sep="\n    ", flush=True)
         failed |= bool(found)

@@ -394,6 +394,15 @@ def run_and_check(name, folder):
     return problems(name, folder)
 
 
+def chosen(parser, given, there):
+    """The notebooks that are given on a command line, with a folder or a suffix; else all."""
+    stems = [Path(name).stem for name in given]
+    for name in stems:
+        if name not in there:
+            parser.error(f"no notebook is named {name}; there are {', '.join(there)}")
+    return stems or there
+
+
 def main(arguments=None, folder=FOLDER):
     """Run or compare the notebooks; return 1 if anything is wrong, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__)
@@ -401,13 +410,8 @@ def main(arguments=None, folder=FOLDER):
     parser.add_argument("names", nargs="*", help="notebooks, as in 00_start_here (default: all)")
     parser.add_argument("--check", action="store_true", help="only compare the pairs")
     options = parser.parse_args(arguments)
-    there = names(folder)
-    chosen = [Path(name).stem for name in options.names] or there
-    for name in chosen:
-        if name not in there:
-            parser.error(f"no notebook is named {name}; there are {', '.join(there)}")
     failed = False
-    for name in chosen:
+    for name in chosen(parser, options.names, names(folder)):
         start = time.perf_counter()
         if options.check:
             found = pair_problems(folder / f"{name}.ipynb")
