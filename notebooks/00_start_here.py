@@ -97,7 +97,7 @@ print("within 1 % from order", close[0] if close else "13 or later", "on")
 #
 # ## The recurrence
 #
-# Why bother with powers? Because a power of an inner product is itself an inner product, of longer vectors: with $\phi$ collecting all products of up to $N$ entries, each with a suitable factor, the weight up to order $N$ is $\phi(q) \cdot \phi(k)$. Then the sum over the past can be stored instead of the past: each token adds $\phi(k)$ times $[v, 1]$ to one **state**, and each query reads it. The 1 keeps the denominator.
+# Why bother with powers? Because a power of an inner product is itself an inner product, of longer vectors: with $\phi$ collecting all products of up to $N$ entries, each with a suitable factor, the weight of a query $q$ and a key $k$ up to order $N$ is $\phi(q) \cdot \phi(k)$. Then the sum over the past can be stored instead of the past: each token adds $\phi(k)$ times $[v, 1]$, with its value $v$, to one **state**, and each query reads it. The 1 keeps the denominator.
 #
 # Where a prediction stands in a box like the next one, commit it before you go on: the cell below holds it against the result. (A wrong guess is worth as much as a right one: you will see better what happens. Your guesses stay on your machine.)
 

@@ -36,7 +36,7 @@ np.set_printoptions(suppress=True)
 #
 # In 01 the weight $e^{Q_t K_s^\top}$ tied every old key to the newest query. To untie them we want the query's part and the key's part as two factors. With a plain score that is easy: $Q_t K_s^\top$ *is* such a product. With its square it will turn out to be (03). With `exp` it is not.
 #
-# So we write `exp` as a sum of powers:
+# So we write `exp` as a sum of powers, for every number $x$:
 #
 # $$e^{x} = \sum_{n \ge 0} \frac{x^n}{n!} \tag{2.1}$$
 
@@ -215,7 +215,7 @@ for x in (1.0, 3.0, 4.0, 5.0, 10.0, 30.0):
 # %% [markdown]
 # **A common belief: "ten orders approximate any softmax."** They keep 99 % up to a score of about 4. Score 10 needs order 18, score 30 order 43. How large the scores of a trained model are is a question of its own; [06](06_a_real_model.ipynb) measures it.
 #
-# Negative scores ask for more. `order_for_tolerance` gives the smallest even order that keeps *every* weight with $|x| \le R$ within a relative tolerance.
+# Negative scores ask for more. `order_for_tolerance` gives the smallest even order that keeps *every* weight up to the radius $R$ of the scores, $|x| \le R$, within a relative tolerance.
 
 # %%
 print("radius R    10 %   1 %  0.1 %")
@@ -259,7 +259,7 @@ reveal("02-shift", moved if (before != after).any() else "no, as for exp", "exp(
 # %% [markdown]
 # The softmax shares do not move. At order 4 the shift ruins the row: the *worst* key, score $-2$, now takes 77 %.
 #
-# The factor is $e^{-m}$, common to the whole row; $P_N(x - m)$ has none in common with $P_N(x)$. Shifting by $m$ means to expand `exp` around $m$ instead of 0. That is good near $m$ and bad far from it.
+# With the maximum $m$ the factor is $e^{-m}$, common to the whole row; $P_N(x - m)$ has none in common with $P_N(x)$. Shifting by $m$ means to expand `exp` around $m$ instead of 0. That is good near $m$ and bad far from it.
 
 # %%
 around_3 = taylor(4, center=3.0)(scores)  # (T,)

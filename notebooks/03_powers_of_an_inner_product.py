@@ -42,7 +42,7 @@ print("q", q.tolist(), "k", k.tolist())
 print("score", (q @ k).item(), "squared", (q @ k).item() ** 2)
 
 # %% [markdown]
-# With $d = 2$ the square has four products, two of them equal:
+# With $d = 2$, for a query $q$ and a key $k$, the square has four products, two of them equal:
 #
 # $(q_1 k_1 + q_2 k_2)^2 = q_1 q_1 \, k_1 k_1 + q_1 q_2 \, k_1 k_2 + q_2 q_1 \, k_2 k_1 + q_2 q_2 \, k_2 k_2$
 #
@@ -57,7 +57,7 @@ print("inner product", (q_part @ k_part).item())
 # %% [markdown]
 # It is 9. The square of an inner product *is* an inner product, of longer rows, and each of them is made from $q$ alone or from $k$ alone. That is the untying.
 #
-# The row of all products $x_i x_j$ is the **Kronecker square** $x^{\otimes 2}$. With a third factor it is $x^{\otimes 3}$, and so on: $x^{\otimes n}$ has $d^n$ entries, and $x^{\otimes 0} = 1$.
+# The row of all products $x_i x_j$ of the entries of a row $x$ is the **Kronecker square** $x^{\otimes 2}$. With a third factor it is $x^{\otimes 3}$, and so on: $x^{\otimes n}$ has $d^n$ entries, and $x^{\otimes 0} = 1$.
 
 # %%
 print("order 0:", kronecker_power(q, 0).tolist())
@@ -93,22 +93,22 @@ print(equations.check("3.1"))
 # %% [markdown]
 # ## Why it holds
 #
-# One rule is enough. $a \otimes b$ is the row of all products $a_i b_j$.
+# One rule is enough. For two rows $a$ and $b$, $a \otimes b$ is the row of all products $a_i b_j$. With two more rows, $x$ and $y$:
 #
-# $$\langle a \otimes b,\; c \otimes d \rangle = \langle a, c \rangle \langle b, d \rangle \tag{3.2}$$
+# $$\langle a \otimes b,\; x \otimes y \rangle = \langle a, x \rangle \langle b, y \rangle \tag{3.2}$$
 #
-# (In this formula $d$ is a row, not a width.) Here $a, c$ and $b, d$ have different lengths on purpose: only partners must match.
+# Here $a, x$ and $b, y$ have different lengths on purpose: only partners must match.
 
 # %% tags=["eq-3-2"]
-a, c = q, k  # two entries each
-b, d = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 1.0, -1.0])  # three each
-left = torch.kron(a, b) @ torch.kron(c, d)
-right = (a @ c) * (b @ d)
-print(f"{left:.0f} = {a @ c:.0f} * {b @ d:.0f}:", torch.equal(left, right))
+a, x = q, k  # two entries each
+b, y = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 1.0, -1.0])  # three each
+left = torch.kron(a, b) @ torch.kron(x, y)
+right = (a @ x) * (b @ y)
+print(f"{left:.0f} = {a @ x:.0f} * {b @ y:.0f}:", torch.equal(left, right))
 print(equations.check("3.2"))
 
 # %% [markdown]
-# The rule is the distributive law read backwards: the left side adds $a_i b_j c_i d_j$ over all $i$ and $j$, and that sum is the product of two sums.
+# The rule is the distributive law read backwards: the left side adds $a_i b_j x_i y_j$ over all $i$ and $j$, and that sum is the product of two sums.
 #
 # **Induction.** For $n = 0$ both sides of 3.1 are 1. For the step, split one factor off, $x^{\otimes n} = x^{\otimes (n-1)} \otimes x$, and use the rule:
 #
@@ -209,7 +209,7 @@ for d, order in ((2, 2), (4, 4), (64, 2), (64, 4)):
 #
 # Linear attention (04) replaces $e^{q \cdot k}$ by $\langle \phi(q), \phi(k) \rangle$, often with an **element-wise** $\phi$ such as relu or elu + 1: entry $i$ of $\phi(k)$ depends on $k_i$ alone. The paper argues for the higher orders that such maps cannot create the cross terms $k_i k_j$. Let us make that a statement one can test; the test is ours.
 #
-# For one fixed query, an element-wise weight is a function of $k_1$ plus a function of $k_2$. For such a sum the four corners of a rectangle obey $w(a, b) + w(a', b') - w(a, b') - w(a', b) = 0$: every part occurs once with plus and once with minus.
+# For one fixed query, an element-wise weight $w$ is a function of $k_1$ plus a function of $k_2$. For such a sum the four corners of a rectangle obey $w(k_1, k_2) + w(k_1', k_2') - w(k_1, k_2') - w(k_1', k_2) = 0$: every part occurs once with plus and once with minus.
 
 # %%
 corners = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])  # (4, d) keys

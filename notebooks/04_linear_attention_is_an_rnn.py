@@ -242,7 +242,7 @@ figures.lines_figure(
 #
 # $$ O_t^{(\mathrm{linear})} = Q_t \sum_{s \le t} K_s^\top V_s = Q_t H_t \tag{4.3} $$
 #
-# Now the weight is the score itself. In the series $e^x = 1 + x + x^2/2 + \dots$ of [02](02_exp_as_a_series.ipynb) that is the term $n = 1$. The paper says so too: in its Figure 1 the box of order 1 is labelled linear attention.
+# Now the weight is the score itself. In the series $e^x = 1 + x + x^2/2 + \dots$ of a score $x$ ([02](02_exp_as_a_series.ipynb)) that is the term $n = 1$. The paper says so too: in its Figure 1 the box of order 1 is labelled linear attention.
 
 # %% tags=["eq-4-3"]
 state = k.T @ v  # (d, e)
@@ -376,7 +376,7 @@ reveal("04-small-error", gone, "it alone is exp with terms left out. "
 # %% [markdown]
 # ## What order 1 cannot hold
 #
-# In [03](03_powers_of_an_inner_product.ipynb) element-wise maps could not make the cross term $k_1 k_2$. Here is what that means for a state. Take two pasts of two tokens each, all values equal to 1: keys $(1, 1)$ and $(-1, -1)$, or keys $(1, -1)$ and $(-1, 1)$.
+# In [03](03_powers_of_an_inner_product.ipynb) element-wise maps could not make the cross term $k_1 k_2$ of a key $k$. Here is what that means for a state. Take two pasts of two tokens each, all values equal to 1: keys $(1, 1)$ and $(-1, -1)$, or keys $(1, -1)$ and $(-1, 1)$.
 #
 # **Predict:** can any query tell them apart with softmax weights? With linear attention?
 

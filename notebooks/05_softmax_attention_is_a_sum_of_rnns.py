@@ -35,8 +35,8 @@ q, k, v = toy.q, toy.k, toy.v  # (T, d), (T, d), (T, e) with T = 4 and d = e = 2
 # What the notebooks before this one hand over:
 #
 # - (1.2): softmax attention is $O_t = G_t \sum_{s \le t} e^{Q_t K_s^\top} V_s$, with the denominator set aside in $G_t$.
-# - (2.1): $e^x = \sum_{n \ge 0} x^n / n!$ for every $x$.
-# - (3.1): $(q k^\top)^n = \langle q^{\otimes n}, k^{\otimes n} \rangle$: a power of the score factorises.
+# - (2.1): $e^x = \sum_{n \ge 0} x^n / n!$ for every number $x$.
+# - (3.1): $(q k^\top)^n = \langle q^{\otimes n}, k^{\otimes n} \rangle$ for every query $q$ and key $k$: a power of the score factorises.
 # - (4.1): what factorises lets the query leave the sum over the past.
 #
 # The last one is the rule. **Before you read on:** try to put them together on paper.
@@ -333,7 +333,7 @@ print("exp    ", scores.exp().numpy().round(3))
 # %% [markdown]
 # ## Why not one power alone?
 #
-# If high orders carry the weight, why not keep a single even power and save the rest? With its own denominator it even is a true average. But:
+# If high orders carry the weight, why not keep a single even power and save the rest? With its own denominator it even is a true average. But multiply the scores by any $c > 0$:
 #
 # $$ \frac{\sum_s (c\, Q_t K_s^\top)^n V_s}{\sum_s (c\, Q_t K_s^\top)^n} = \frac{\sum_s (Q_t K_s^\top)^n V_s}{\sum_s (Q_t K_s^\top)^n} \tag{5.7} $$
 #
@@ -449,7 +449,7 @@ reveal("05-rank", full, "exp holds all orders, and each brings features of its o
        "The number of tokens is the only limit.")
 
 # %% [markdown]
-# A weight read from a state of $D$ rows is an inner product of $D$ features, so the matrix of weights has rank $D$ at most. Think of queries that all read the same keys. With queries equal to the keys, as here, the matrix of exp has full rank for *any* number of different tokens (in exact arithmetic), because $e^{x y^\top}$ is a strictly positive definite kernel; dividing each row by its sum leaves the rank as it is. So no state of this kind, whatever its features, gives the weights of exp for more tokens than it has rows. (The argument is ours.)
+# A weight read from a state of $D$ rows is an inner product of $D$ features, so the matrix of weights has rank $D$ at most. Think of queries that all read the same keys. With queries equal to the keys, as here, the matrix of exp has full rank for *any* number of different tokens (in exact arithmetic), because $e^{q k^\top}$ is a strictly positive definite kernel; dividing each row by its sum leaves the rank as it is. So no state of this kind, whatever its features, gives the weights of exp for more tokens than it has rows. (The argument is ours.)
 #
 # Equality for all inputs takes all orders; any finite number of them is an approximation, good for scores of limited size.
 

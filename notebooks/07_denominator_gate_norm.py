@@ -195,7 +195,7 @@ print(f"above 1, where no sigmoid reaches by itself: {100 * (x > 1).double().mea
 #
 # $$ O_t = \frac{\sigma_t}{t} \sum_{s \le t} e^{Q_t K_s^\top} V_s, \qquad \sigma_t = \mathrm{sigmoid}(x_t w + b) \tag{7.2} $$
 #
-# (The equation is the paper's. It keeps the letter $G_t$ for the learned gate; we write $\sigma_t$, so that $G_t$ stays the denominator's. That the gate is a sigmoid of $x_t$ is what its code does.) On the toy, with all gates at ½, work out the third row by hand:
+# (The equation is the paper's. It keeps the letter $G_t$ for the learned gate; we write $\sigma_t$, so that $G_t$ stays the denominator's. That the gate is a sigmoid of $x_t$, with a learned column $w$ and number $b$, is what its code does.) On the toy, with all gates at ½, work out the third row by hand:
 
 # %% tags=["eq-7-2"]
 half = torch.full((4,), 0.5, dtype=torch.float64)  # (T,)
@@ -283,7 +283,7 @@ figures.histogram_figure(
 #
 # ## The Norm form
 #
-# The paper's second replacement has nothing to learn: divide the numerator by its own length.
+# The paper's second replacement has nothing to learn: divide the numerator by its own length, as $\mathcal{N}$ does with any row $y$.
 #
 # $$ O_t = \mathcal{N}\Big( \sum_{s \le t} e^{Q_t K_s^\top} V_s \Big) = \mathcal{N}\Big( \sum_{n \ge 0} \frac{1}{n!}\, Q_t^{\otimes n} H_t^{n} \Big), \qquad \mathcal{N}(y) = \frac{y}{\|y\|_2} \tag{7.4} $$
 #

@@ -69,7 +69,7 @@ for name in ("softmax", "softmax_gate", "softmax_divS_gate", "gated_softmax_no_g
 #
 # Scores are $l = Q_t K_s^\top / \sqrt d$ after rotary embedding, clamped scores $c = \min(l, 5)$, and $n_t$ is the number of keys that the query sees. The table says what the code of each name computes: we read it there. (That names are equal, below, we also saw by running that code.) The last column counts the numbers in a state of constant size at $d = e = 64$, as the library stores it, with the column of ones whether or not there is a denominator; where there is no such state, every key and value is kept.
 #
-# Letters: $v$ is $V_s$, $g$ is $xw + b$ before any sigmoid, $m$ a learned number of each head, $\mathrm{sg}$ lets no gradient pass, L2, RMS and LN are the norms of 07, $P_{79}$ has the orders 0 to 79 of exp, and a hat is a vector divided by its length.
+# Letters: $v$ is $V_s$, $g$ is the $x_t w + b$ of (7.2) before any sigmoid, $m$ a learned number of each head, $\mathrm{sg}$ lets no gradient pass, L2, RMS and LN are the norms of 07, $P_{79}$ has the orders 0 to 79 of exp, and a hat is a vector divided by its length.
 
 # %%
 from IPython.display import Markdown
@@ -177,6 +177,8 @@ for n, (a, b) in enumerate(pairs, start=1):
 # - **Nearly.** 5 and 6 are apart by little, and for one reason: the `eps` inside the norm.
 #
 # ## A gate before a norm
+#
+# For a numerator $y$:
 #
 # $$ \mathcal{N}(\sigma_t\, y) = \begin{cases} \sigma_t\, \mathcal{N}(y) & \mathcal{N} \text{ a sum, } 1/t \text{ or nothing} \\ \mathcal{N}(y) & \mathcal{N} \text{ a norm, } \sigma_t > 0 \end{cases} \tag{8.2} $$
 #
@@ -486,7 +488,7 @@ for dtype in (torch.float32, torch.float64):
     print(f"{dtype}: largest term at order {terms.argmax().item()}, {power.isinf().sum()} overflow")
 
 # %% [markdown]
-# The peak of $x^n / n!$ is near $n = x$. Float32 ends before, and the last order that fits looks like the peak. In their picture the curves still rise where they stop. (Their analysis of a pretrained Llama, which is another one, ran in float64 and has no such problem.)
+# The peak of $s^n / n!$ is near $n = s$. Float32 ends before, and the last order that fits looks like the peak. In their picture the curves still rise where they stop. (Their analysis of a pretrained Llama, which is another one, ran in float64 and has no such problem.)
 #
 # ### No recurrent implementation (read; ours here)
 #

@@ -32,7 +32,7 @@ power = {n: Polynomial((0,) * n + (1,)) for n in range(1, 7)}  # the pure powers
 #
 # ## Rank: rows of the state, rank of the weights
 #
-# Let every query read every key, with no mask and no denominator. If the weights come from $D$ features, their matrix is a $T \times D$ matrix times a $D \times T$ matrix, so
+# Let every query read every key, with no mask and no denominator. If the weights $w$ come from $D$ features, their matrix is a $T \times D$ matrix times a $D \times T$ matrix, so
 #
 # $$ w(Q_t, K_s) = \phi(Q_t)\, \phi(K_s)^\top \;\text{ with } D \text{ features} \quad\Rightarrow\quad \mathrm{rank}\, [\,w(Q_t, K_s)\,]_{t, s} \le D \tag{9.1} $$
 #
@@ -92,7 +92,7 @@ print("later queries on earlier keys:", torch.linalg.matrix_rank(past, rtol=1e-1
 # %% [markdown]
 # ## What no element-wise map can do
 #
-# **A common belief: "then take more element-wise features."** The paper's argument for higher orders, as we know it from a summary, is that a map which works on each entry of $k$ by itself cannot make the products $k_i k_j$. [03](03_powers_of_an_inner_product.ipynb#What-only-products-can-see) tested it on four keys. Now as a fit: how much of the squared score of one query can nine maps of each entry explain, over 1,000 keys?
+# **A common belief: "then take more element-wise features."** The paper's argument for higher orders, as we know it from a summary, is that a map which works on each entry of a key $k$ by itself cannot make the products $k_i k_j$ of two entries. [03](03_powers_of_an_inner_product.ipynb#What-only-products-can-see) tested it on four keys. Now as a fit: how much of the squared score of one query can nine maps of each entry explain, over 1,000 keys?
 
 # %%
 many = torch.randn(1000, 3, generator=torch.Generator().manual_seed(1))  # (T, d)

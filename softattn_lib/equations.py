@@ -153,11 +153,11 @@ def _kronecker(x):
     return _powers_against_scores(x, features.kronecker_power)
 
 
-def _mixed_product(x):
-    a, b, c, d = x.q, x.v, x.k, x.v.flip(-2)
+def _mixed_product(inputs):
+    a, b, x, y = inputs.q, inputs.v, inputs.k, inputs.v.flip(-2)
     left = torch.einsum("...i,...j->...ij", a, b).flatten(-2)
-    right = torch.einsum("...i,...j->...ij", c, d).flatten(-2)
-    return _gap((left * right).sum(-1), (a * c).sum(-1) * (b * d).sum(-1))
+    right = torch.einsum("...i,...j->...ij", x, y).flatten(-2)
+    return _gap((left * right).sum(-1), (a * x).sum(-1) * (b * y).sum(-1))
 
 
 def _multinomial(x):
@@ -492,7 +492,7 @@ _ROWS = [
     (
         "3.2",
         "the mixed-product rule, the step of its induction",
-        r"\langle a \otimes b,\; c \otimes d \rangle = \langle a, c \rangle \langle b, d \rangle",
+        r"\langle a \otimes b,\; x \otimes y \rangle = \langle a, x \rangle \langle b, y \rangle",
         "features.kronecker_power",
         "03_powers_of_an_inner_product",
         _mixed_product,

@@ -53,8 +53,8 @@ def letters(text: str) -> set[str]:
     """
     found = set()
     for display, inline in FORMULA.findall(text):
-        formula = COMMAND.sub(" ", WORDS.sub(" ", display or inline))
-        found |= set(LETTER.findall(formula.replace("_", " ").replace("^", " ")))
+        formula = WORDS.sub(" ", display or inline).replace("_", " ").replace("^", " ")
+        found |= set(LETTER.findall(COMMAND.sub(" ", formula)))
     return found
 
 
