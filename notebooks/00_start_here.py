@@ -169,12 +169,19 @@ for order in (1, 2, 3, 4):
 #
 # | notebook | what you do there | minutes |
 # |---|---|---|
-# | [01 Softmax attention, by hand](01_softmax_attention.ipynb) | compute one row with a pencil; meet the denominator $G_t$ | 25 |
-# | [02 exp as a series](02_exp_as_a_series.ipynb) | cut the series off, bound the error, see odd orders fail | 30 |
-# | [03 Powers of an inner product](03_powers_of_an_inner_product.ipynb) | turn $(q \cdot k)^n$ into features and count them | 25 |
-# | [04 Linear attention is an RNN](04_linear_attention_is_an_rnn.ipynb) | move the sum inside, get a state | 20 |
+# | [01 Softmax attention, by hand](01_softmax_attention.ipynb) | compute one row with a pencil; meet the denominator $G_t$ | 20 |
+# | [02 exp as a series](02_exp_as_a_series.ipynb) | cut the series off, bound the error, see odd orders fail | 25 |
+# | [03 Powers of an inner product](03_powers_of_an_inner_product.ipynb) | turn $(q \cdot k)^n$ into features and count them | 20 |
+# | [04 Linear attention is an RNN](04_linear_attention_is_an_rnn.ipynb) | move the sum inside, get a state | 25 |
 # | [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb) | put the pieces together: the paper's result | 30 |
 # | [06 A real model](06_a_real_model.ipynb) | measure all 270 heads of this model: where the series works, where it is hopeless | 25 |
+# | [07 Denominator, gate, norm](07_denominator_gate_norm.ipynb) | put a gate or a norm in the denominator's place, and see what is lost | 40 |
+# | [08 What the names hide](08_what_the_names_hide.ipynb) | find out which of 38 variants are one function; put one together | 30 |
+# | [09 Expressiveness](09_expressiveness.ipynb) | store random pairs in a state, and count those that come back | 30 |
+# | [10 Training the ablations](10_training_the_ablations.ipynb) | train a variant; compare 26 of them over three seeds | 30 |
+# | [11 What it costs](11_what_it_costs.ipynb) | measure time and memory; find where the recurrence overtakes softmax | 25 |
+# | [12 Beyond Taylor](12_beyond_taylor.ipynb) | replace exp in a pretrained model by better polynomials than Taylor's | 30 |
+# | [13 Looking back](13_looking_back.ipynb) | judge eleven statements about attention; look back at your guesses | 15 |
 #
 # In a hurry? 02, 05 and 06 carry the story. A teacher or researcher may want to look at the library's `parallel_attention`, `recurrent_attention` and `check_kernel` first.
 #
