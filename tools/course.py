@@ -21,7 +21,10 @@ from tools.notebooks import FOLDER
 TABLE, ENDS = "course.toml", (".py", ".ipynb")
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$", re.DOTALL)
 WORDS = re.compile(r"\\(?:mathrm|text|tag|begin|end|mathcal|mathbb|operatorname)\{[^}]*\}")
-GREEK = r"\\(?:phi|kappa|sigma|iota|alpha|lambda|tau)\b"
+GREEK = (
+    r"\\(?i:alpha|beta|gamma|delta|(?:var)?epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|pi|rho"
+    r"|sigma|tau|upsilon|(?:var)?phi|chi|psi|omega)\b"
+)
 LETTER = re.compile(GREEK + r"|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 COMMAND = re.compile(rf"(?!{GREEK})\\[A-Za-z]+")
 WITH_MODEL = (
