@@ -286,7 +286,7 @@ def mount(captured: CapturedAttention, fits: Sequence[Calibration] = ()) -> Expl
             "family": ipywidgets.Dropdown(options=families, description="family", style=WIDE),
             "order": slider(options=ORDERS, value=4, description="order N"),
         },
-        slide=("family", None),
+        slide=("order", None),
         compute=partial(compute, captured, fits),
         draw=draw,
         read_out=read_out,
