@@ -16,15 +16,20 @@ from softattn_lib.small_model import find_problem, model_dir
 
 PACKAGE = "softattn_lib"
 WIDGET_PACKAGES = ("plotly", "anywidget", "ipywidgets")
+HAVE_STAND_INS = ("anywidget", "ipywidgets")  # without them widgets are figures, and all cells run
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: what was looked at, what was found, how to mend it ("" = well)."""
+    """One line of the report: what was looked at, what was found, how to mend it ("" = well).
+
+    `stops` says whether notebooks cannot run before it is mended.
+    """
 
     name: str
     value: str
     fix: str = ""
+    stops: bool = True
 
     def __str__(self):
         mark, fix = ("!", f"\n    fix: {self.fix}") if self.fix else (" ", "")
@@ -42,18 +47,22 @@ class SetupError(RuntimeError):
 def check(model=False):
     """Say nothing when all is well, and otherwise what is wrong and how to mend it.
 
+    Where only ipywidgets or anywidget is missing, this prints it: notebooks run without them.
+
     Args:
         model: whether the small language model has to be there too.
 
     Raises:
-        SetupError: something is wrong. A notebook shows the message without a traceback.
+        SetupError: a notebook cannot run. It shows the message without a traceback.
 
     >>> check()
     """
     wrong = [finding for finding in examine(model) if finding.fix]
-    if wrong:
-        report = "\n".join(map(str, wrong))
+    report = "\n".join(map(str, wrong))
+    if any(finding.stops for finding in wrong):
         raise SetupError(f"This notebook cannot run yet:\n{report}\nThen restart the kernel.")
+    if wrong:
+        print(f"This notebook runs, with figures for widgets:\n{report}\nThen restart the kernel.")
 
 
 def examine(model=True):
@@ -114,7 +123,7 @@ def package(requirement):
     try:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
-        return Finding(requirement.name, "missing", fix)
+        return Finding(requirement.name, "missing", fix, requirement.name not in HAVE_STAND_INS)
     if not requirement.specifier.contains(version, prereleases=True):
         return Finding(requirement.name, f"{version}, needed is {wanted}", fix)
     return Finding(requirement.name, version)
@@ -138,7 +147,8 @@ def widgets(packages):
             import_module(name)
         except Exception as error:  # a broken install raises anything
             fix = f"{sys.executable} -m pip install --force-reinstall {name}"
-            return Finding("widgets", f"{name} does not load: {error}", fix)
+            stops = name not in HAVE_STAND_INS
+            return Finding("widgets", f"{name} does not load: {error}", fix, stops)
     return Finding("widgets", "can work")
 
 

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-import ipywidgets
+from . import learner, stand_ins
 
-from . import learner
+if stand_ins.missing("ipywidgets"):
+    ipywidgets = stand_ins
+else:
+    import ipywidgets
 
 WIDTH = 96  # characters of a printed line
 STYLE = "<style>.softattn .widget-html-content { line-height: 1.5; }</style>"  # of lines that wrap

@@ -65,6 +65,18 @@ def test_a_missing_package_has_one_fix(installed):
     assert not well
 
 
+@pytest.mark.parametrize("name", ["anywidget", "ipywidgets"])
+def test_what_has_a_stand_in_is_reported_and_stops_no_notebook(name, installed, capsys):
+    installed[name] = None
+    doctor.check()
+    report = capsys.readouterr().out
+    assert report.startswith("This notebook runs, with figures for widgets:\n")
+    assert f"! {name}" in report and report.count("fix:") == 1
+    installed["plotly"] = None
+    with pytest.raises(doctor.SetupError, match=name):
+        doctor.check()
+
+
 def test_a_package_that_is_too_old_has_one_fix(installed):
     installed["plotly"] = "6.1.0"
     assert list(wrong()) == ["plotly"]
@@ -95,6 +107,7 @@ def test_a_widget_package_that_does_not_load_has_one_fix(monkeypatch):
     assert list(wrong()) == ["widgets"]
     assert wrong()["widgets"].value == "anywidget does not load: half of it is gone"
     assert wrong()["widgets"].fix.endswith("--force-reinstall anywidget")
+    doctor.check()  # it has a stand-in
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:99"])

@@ -12,7 +12,6 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 
-import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 import torch
@@ -34,7 +33,7 @@ from ..normalizers import (
 from ..parallel import parallel_attention, softmax_attention
 from ..theme import TEMPLATE, cells, compact, headline, style
 from ..variants import VARIANTS, AttentionVariant, equivalents, variant
-from .base import WIDE, Explorer
+from .base import WIDE, Explorer, ipywidgets
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..polynomials import taylor
 from ..theme import BLUE, NEUTRAL, ORANGE, TEMPLATE, VERMILLION, compact, headline
-from .base import WIDE, Explorer
+from .base import WIDE, Explorer, ipywidgets
 
 ORDERS = list(range(49))
 POINTS = 121  # scores of a curve

@@ -3,16 +3,25 @@
 A widget is three functions: compute(**values of the controls) -> result, draw(result) -> figure,
 read_out(result) -> HTML. They know nothing of widgets, so that tests and notebooks can use them
 alone; `Explorer` is the thin rest.
+
+Where ipywidgets or anywidget is missing, parts that only keep their values stand in for theirs
+(`softattn_lib.stand_ins`), and a widget shows itself as text and a figure with one slider.
 """
 
 import html
 import json
 
-import anywidget
-import ipywidgets
 import plotly.graph_objects as go
 
+from .. import stand_ins
 from . import frames
+
+MISSING = stand_ins.missing("ipywidgets", "anywidget")
+if MISSING:
+    ipywidgets = anywidget = stand_ins
+else:
+    import anywidget
+    import ipywidgets
 
 WIDE = {"description_width": "initial"}  # of a control: its description is never cut off
 STYLE = """
@@ -24,14 +33,55 @@ STYLE = """
 </style>
 """  # text of the page's own colour, in the live figure too
 PLOTLY = "application/vnd.plotly.v1+json"
+HOW_TO_INSTALL = (
+    f"<i>Here {' and '.join(MISSING)} cannot be imported, so the figure has one slider at most, "
+    "and the lines below it are those of its first picture. For all controls run "
+    f"<code>%pip install {' '.join(MISSING)}</code> in a cell, and restart the kernel.</i>"
+)
 
 
-class Explorer(ipywidgets.VBox):
+class Widget(ipywidgets.VBox):
+    """A question, and below it parts with one figure, of which `twin` is a copy to be stored.
+
+    Displayed, it also carries the twin as plain plotly data, for readers without a kernel. Where
+    ipywidgets or anywidget is missing, it shows the question, the twin and the texts below it.
+
+    Args:
+        question: HTML.
+        parts: widgets, one below the other.
+    """
+
+    def __init__(self, question: str, parts: list):
+        super().__init__(
+            [ipywidgets.HTML(f"{STYLE}<b>{question}</b>"), *parts],
+            layout=ipywidgets.Layout(max_width="800px"),
+        )
+        self.add_class("softattn")
+
+    def _repr_mimebundle_(self, **kwargs):
+        bundle = super()._repr_mimebundle_(**kwargs)
+        return {**bundle, PLOTLY: json.loads(self.twin().to_json())}
+
+    if MISSING:
+
+        def _ipython_display_(self):
+            from IPython.display import HTML, display
+
+            question, *below = (p.value for p in self.children if isinstance(p, ipywidgets.HTML))
+            twin = self.twin()
+            fixed = (twin.layout.meta or {}).get("fixed")
+            display(HTML(question))
+            twin.show(auto_play=False)
+            display(HTML("<br>".join(filter(None, [fixed, *below, HOW_TO_INSTALL]))))
+
+
+class Explorer(Widget):
     """Controls that recompute one figure in place.
 
     Each control is an attribute by its name (`explorer.order.value = 4`), as are `figure`, the live
-    figure, `read_out`, `reset_button` and `error_box`. Displayed, it also carries the figure of
-    the controls' first values as plain plotly data, for readers without a kernel.
+    figure, `read_out`, `reset_button` and `error_box`. Its twin is the figure of the controls'
+    first values. Where widgets are missing, the twin of an Explorer whose values were assigned is
+    the figure of these values.
 
     A value that cannot be computed shows its error in the widget and raises it; `error` holds it
     until the next value that can.
@@ -71,7 +121,8 @@ class Explorer(ipywidgets.VBox):
         self, *, question, controls, compute, draw, read_out, conclusion, answer, slide=None
     ):
         self._compute, self._draw, self._read_out = compute, draw, read_out
-        self._controls, self._defaults = controls, {n: c.value for n, c in controls.items()}
+        self._controls = controls
+        self._defaults = self._values()
         self.slide = slide or (next(iter(controls)), None)
         self.error = None
         for name, control in controls.items():
@@ -90,8 +141,8 @@ class Explorer(ipywidgets.VBox):
             layout=ipywidgets.Layout(flex_flow="row wrap"),
         )
         super().__init__(
+            question,
             [
-                ipywidgets.HTML(f"{STYLE}<b>{question}</b>"),
                 self.control_row,
                 self.figure,
                 Fit(),
@@ -102,9 +153,7 @@ class Explorer(ipywidgets.VBox):
                     f"<details><summary>One way to finish it</summary>{answer}</details>"
                 ),
             ],
-            layout=ipywidgets.Layout(max_width="800px"),
         )
-        self.add_class("softattn")
         self._watch()
 
     def reset(self):
@@ -116,13 +165,16 @@ class Explorer(ipywidgets.VBox):
         self._watch()
         self._update()
 
+    def _values(self):
+        return {name: control.value for name, control in self._controls.items()}
+
     def _watch(self):
         for control in self._controls.values():
             control.observe(self._update, "value")
 
     def _update(self, _change=None):
         try:
-            result = self._compute(**{n: c.value for n, c in self._controls.items()})
+            result = self._compute(**self._values())
             with self.figure.batch_update():
                 self._draw(result, self.figure)
             self.read_out.value = self._read_out(result)
@@ -134,10 +186,16 @@ class Explorer(ipywidgets.VBox):
             raise
         self.error, self.error_box.value = None, ""
 
-    def _repr_mimebundle_(self, **kwargs):
-        bundle = super()._repr_mimebundle_(**kwargs)
-        figure = frames.with_slider(self) if frames.wanted() else self._static
-        return {**bundle, PLOTLY: json.loads(figure.to_json())}
+    def twin(self) -> go.Figure:
+        """The figure of the first values; with a slider where it will be all that there is."""
+        if not MISSING:
+            return frames.with_slider(self) if frames.wanted() else self._static
+        if self._values() != self._defaults:
+            return self.figure
+        try:
+            return frames.with_slider(self)
+        except ValueError:  # some other value cannot be computed, for want of data
+            return self._static
 
 
 def alert(error: Exception, advice: str = "") -> str:
@@ -155,6 +213,8 @@ def alert(error: Exception, advice: str = "") -> str:
 
 def live_figure(figure: go.Figure) -> go.FigureWidget:
     """A figure as a widget, as wide as the page where `Fit` stands beside it."""
+    if MISSING:
+        return go.Figure(figure)
     live = _LiveFigure(figure)
     live._config = {"responsive": True, "displayModeBar": False}
     live.open()

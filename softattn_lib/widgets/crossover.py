@@ -7,7 +7,6 @@ and 8 heads. Measured crossovers are handed in, as rows of the table benchmarks/
 from dataclasses import dataclass
 from functools import partial
 
-import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -15,7 +14,7 @@ from plotly.subplots import make_subplots
 from .. import cost
 from ..features import num_features
 from ..theme import NEUTRAL, TEMPLATE, compact, headline, style
-from .base import WIDE, Explorer
+from .base import WIDE, Explorer, ipywidgets
 
 WIDTHS = (4, 8, 16, 32, 64, 128)
 ORDERS = (1, 2, 3, 4)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -24,7 +23,7 @@ from ..fitting import observe
 from ..llama import CapturedAttention
 from ..numerics import safe_divide
 from ..theme import BLUE, NEUTRAL, ORANGE, TEMPLATE, VERMILLION, compact, headline
-from .base import WIDE, Explorer
+from .base import WIDE, Explorer, ipywidgets
 
 ORDERS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
 POINTS, BINS = 301, 32  # of the curves, of the histogram

@@ -1,11 +1,9 @@
 """Training to watch: the loss of a small Llama, drawn while it learns, one curve a variant."""
 
 import html
-import json
 import math
 from functools import partial
 
-import ipywidgets
 import plotly.graph_objects as go
 import torch
 
@@ -13,7 +11,7 @@ from ..tasks.presets import preset
 from ..tasks.text import corpus_for
 from ..theme import NEUTRAL, TEMPLATE, compact, headline, style
 from ..variants import variant
-from .base import PLOTLY, STYLE, WIDE, Fit, alert, live_figure
+from .base import WIDE, Fit, Widget, alert, ipywidgets, live_figure
 
 CHOICES = (
     "softmax", "l2", "gate", "no_denominator", "linear_relu", "linear_elu", "cosine",
@@ -115,7 +113,7 @@ def read_out(history, steps: int, tokens_per_step: int) -> str:
     return f"{words}, {speed:,.0f} tokens a second."
 
 
-class LiveTraining(ipywidgets.VBox):
+class LiveTraining(Widget):
     """Trains when `train` is called or the button is pressed, and draws as it goes.
 
     Attributes:
@@ -141,17 +139,15 @@ class LiveTraining(ipywidgets.VBox):
         self.read_out = ipywidgets.HTML("Nothing is trained yet.")
         self.error_box = ipywidgets.HTML()
         super().__init__(
+            "How low does the loss get, and how fast?",
             [
-                ipywidgets.HTML(f"{STYLE}<b>How low does the loss get, and how fast?</b>"),
                 ipywidgets.HBox([self.variant, self.start_button]),
                 self.figure,
                 Fit(),
                 self.error_box,
                 self.read_out,
             ],
-            layout=ipywidgets.Layout(max_width="800px"),
         )
-        self.add_class("softattn")
 
     def train(self):
         """Train the chosen variant, and return its `softattn_lib.tasks.training.TrainingResult`.
@@ -206,9 +202,9 @@ class LiveTraining(ipywidgets.VBox):
         number = self._numbers.setdefault(name, len(self.levels) + len(self._numbers))
         return self.figure.data[number]
 
-    def _repr_mimebundle_(self, **kwargs):
-        bundle = super()._repr_mimebundle_(**kwargs)
-        return {**bundle, PLOTLY: json.loads(go.Figure(self.figure).to_json())}
+    def twin(self) -> go.Figure:
+        """The figure as it is now."""
+        return go.Figure(self.figure)
 
 
 def mount(

@@ -8,13 +8,12 @@ import html
 from dataclasses import dataclass
 from functools import partial
 
-import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 
 from ..tasks.records import Summary
 from ..theme import NEUTRAL, TEMPLATE, compact, headline, style
-from .base import WIDE, Explorer
+from .base import WIDE, Explorer, ipywidgets
 
 REFERENCE = "softmax"
 WITHOUT_NORM = ("gate", "gate_without_1_over_t", "1_over_t", "no_denominator")

@@ -8,7 +8,6 @@ import html
 from dataclasses import dataclass
 from functools import partial
 
-import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 import torch
@@ -17,7 +16,7 @@ from plotly.subplots import make_subplots
 from ..numerics import safe_divide
 from ..polynomials import taylor
 from ..theme import BLUE, NEUTRAL, TEMPLATE, VERMILLION, compact, headline
-from .base import WIDE, Explorer
+from .base import WIDE, Explorer, ipywidgets
 
 MAX_ORDER = 12
 BARS_OF_SOFTMAX = {

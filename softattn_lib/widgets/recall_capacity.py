@@ -8,7 +8,6 @@ softmax of keys of length 2, whose score with themselves is 4: it has no state, 
 from dataclasses import dataclass
 from functools import cache
 
-import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 import torch
@@ -18,7 +17,7 @@ from ..features import features_of_degree
 from ..polynomials import power
 from ..tasks.capacity import SYMBOLS, random_pairs, recalled
 from ..theme import BLUE, NEUTRAL, TEMPLATE, compact, headline, style
-from .base import WIDE, Explorer
+from .base import WIDE, Explorer, ipywidgets
 
 ORDERS = (1, 2, 3, 4, 5, 6)
 WIDTHS = (4, 8, 16, 32)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 import torch
@@ -25,7 +24,7 @@ from ..polynomials import taylor
 from ..recurrent import attention_step
 from ..state import init_state
 from ..theme import TEMPLATE, cells, compact, headline, style
-from .base import WIDE, Explorer
+from .base import WIDE, Explorer, ipywidgets
 
 MAX_TOKENS = 8  # that a learner would step through
 TOTALS = ("sum", "output", "softmax")  # rows below those of the orders

@@ -6,14 +6,13 @@ floats. A KV cache holds d + e floats for every token so far. Here e = d, one he
 
 from dataclasses import dataclass
 
-import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..features import features_of_degree, num_features
 from ..theme import BLUE, NEUTRAL, TEMPLATE, VERMILLION, compact, headline
-from .base import WIDE, Explorer
+from .base import WIDE, Explorer, ipywidgets
 
 WIDTHS = (4, 8, 16, 32, 64, 128)
 ORDERS = list(range(7))
