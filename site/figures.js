@@ -46,12 +46,21 @@
     };
     input.addEventListener("input", () => {
       show();
-      Plotly.animate(canvas, [slider.steps[input.value].args[0][0]], AT_ONCE).then(() => describe(figure, canvas));
+      Plotly.animate(canvas, [slider.steps[input.value].args[0][0]], AT_ONCE)
+        .then(() => rescale(canvas, Plotly))
+        .then(() => describe(figure, canvas));
     });
     show();
     canvas.before(label);
     canvas.after(readOut);
     if (meta.fixed) readOut.after(element("p", { className: "fixed", textContent: meta.fixed }));
+  }
+
+  // A frame leaves even those axes as they are that the figure's data shall set.
+  function rescale(canvas, Plotly) {
+    const layout = canvas._fullLayout;
+    const axes = Object.keys(layout).filter((name) => /^[xy]axis/.test(name) && layout[name].autorange);
+    return Plotly.relayout(canvas, Object.fromEntries(axes.map((name) => [`${name}.autorange`, true])));
   }
 
   // What the figure shows now, for those who do not see it.
