@@ -7,6 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 INSTALLED_AUTHOR := .venv/.installed-author
 INSTALLED_SITE := .venv/.installed-site
+INSTALLED_BROWSER := .venv/.installed-browser
 LAB_SETTINGS := .venv/share/jupyter/lab/settings
 # Without the plugin for notebooks, which takes seconds to load, and with it.
 UNIT := $(BIN)/python -m pytest -p no:nbval --doctest-modules
@@ -17,7 +18,7 @@ NBVAL := $(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeou
 test check notebooks exercises site: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test check bench lint notebooks exercises site model doctor clean
+.PHONY: help lab test check bench lint notebooks exercises site browser model doctor clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ exercises: $(INSTALLED) ## execute the solutions again, make the exercises from 
 site: $(INSTALLED_SITE) ## build the pages that need no Python to read, build/site/index.html
 	$(BIN)/python -m tools.site
 
+browser: $(INSTALLED_BROWSER) ## install a browser, so that the tests open JupyterLab and the pages in it
+	$(BIN)/python -m tools.browser install
+
 model: $(INSTALLED) ## fetch the small language model into your cache, once
 	$(BIN)/softattn model $(ARGS)
 
@@ -86,4 +90,8 @@ $(INSTALLED_AUTHOR): $(INSTALLED)
 
 $(INSTALLED_SITE): $(INSTALLED)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[site]'
+	@touch $@
+
+$(INSTALLED_BROWSER): $(INSTALLED_SITE)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[browser]'
 	@touch $@

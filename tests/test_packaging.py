@@ -55,7 +55,6 @@ USED_WITHOUT_IMPORT = {
     "ruff": "`make lint` runs it",
     "furo": "theme of the site, named in its settings",
     "myst-nb": "extension of Sphinx, named in the settings of the site",
-    "playwright": "opens the pages of the site in its tests",
 }
 
 
@@ -146,7 +145,9 @@ def copy(tmp_path):
     script(tmp_path / ".venv/bin/python", f'exec "{sys.executable}" "$@"')
     script(tmp_path / ".venv/bin/softattn", "exit 0")
     script(tmp_path / ".venv/bin/jupyter-lab", 'echo "opened $@"')
-    (tmp_path / ".venv/.installed").touch()
+    for stamp in ["", "-site", "-browser"]:
+        (tmp_path / f".venv/.installed{stamp}").touch()
+    script(tmp_path / "tools/browser.py", "")
     return tmp_path
 
 

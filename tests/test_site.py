@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -16,7 +15,6 @@ from tools import site
 
 ROOT = Path(__file__).parent.parent
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 LOCAL = re.compile("file:|data:|blob:")
 PHONE = {"width": 400, "height": 800}
 
@@ -186,18 +184,6 @@ def test_every_widget_with_controls_has_frames(pages):
 
 
 # The pages in a browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium or Chrome is installed")
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-    with driver.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield opened
-        opened.close()
 
 
 def visit(browser, path, **options):
