@@ -12,12 +12,11 @@
 #
 # **Before:** inner products and matrix products; [00](00_start_here.ipynb) gives the tour. The small model is not needed.
 #
+# **You know most of this?** Read [Symbols](#Symbols), [The denominator gets a name](#The-denominator-gets-a-name), then [What you saw](#What-you-saw).
+#
 # **Notation:** $T$ number of tokens; $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $D$ features of a key; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $G$ one over the denominator; $n$ an order; $N$ the highest order kept; $H$ states; $z$ states of the denominator; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
-
-# %% [markdown]
-# You know attention well? Read the [table of symbols](#Symbols) and the section [The denominator gets a name](#The-denominator-gets-a-name), then go on to [02](02_exp_as_a_series.ipynb).
 
 # %%
 import torch

@@ -13,6 +13,8 @@
 #
 # **Before:** [01](01_softmax_attention.ipynb) (the toy). The small model is not needed.
 #
+# **You know most of this?** Read [Even orders have a floor](#Even-orders-have-a-floor), [Two habits that break](#Two-habits-that-break), [The numerator, expanded](#The-numerator,-expanded), then [What you saw](#What-you-saw).
+#
 # **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $e$ width of a value, or the base of exp; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $G$ one over the denominator; $n$ an order; $N$ the highest order kept ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.

@@ -13,6 +13,8 @@
 #
 # **Before:** [02](02_exp_as_a_series.ipynb) (why we want powers of the score). The small model is not needed.
 #
+# **You know most of this?** Read [Every power](#Every-power), [The same number again and again](#The-same-number-again-and-again), [The price](#The-price), then [What you saw](#What-you-saw).
+#
 # **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $D$ features of a key; $Q$ queries; $K$ keys; $n$ an order; $N$ the highest order kept; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.

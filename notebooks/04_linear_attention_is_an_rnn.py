@@ -13,12 +13,11 @@
 #
 # **Before:** [01](01_softmax_attention.ipynb) for the formula and the toy; [02](02_exp_as_a_series.ipynb) and [03](03_powers_of_an_inner_product.ipynb) help with the second half. The small model is not needed.
 #
+# **You know most of this?** Read [What people use is not the first term](#What-people-use-is-not-the-first-term), [What order 1 cannot hold](#What-order-1-cannot-hold), then [What you saw](#What-you-saw).
+#
 # **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $n$ an order; $H$ states; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
-
-# %% [markdown]
-# You know linear attention well? Start at [what people use](#What-people-use-is-not-the-first-term).
 
 # %%
 import torch

@@ -13,6 +13,8 @@
 #
 # **Before:** [01](01_softmax_attention.ipynb) (the toy), [02](02_exp_as_a_series.ipynb), [03](03_powers_of_an_inner_product.ipynb) and [04](04_linear_attention_is_an_rnn.ipynb): each hands over one fact. The small model is not needed.
 #
+# **You know most of this?** Read [Three facts, one rule, four steps](#Three-facts,-one-rule,-four-steps), [The denominator is recurrent too](#The-denominator-is-recurrent-too), [The whole way on one page](#The-whole-way-on-one-page), then [What you saw](#What-you-saw).
+#
 # **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $D$ features of a key; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $G$ one over the denominator; $n$ an order; $N$ the highest order kept; $H$ states; $z$ states of the denominator; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.

@@ -13,6 +13,8 @@
 #
 # **Before:** [02](02_exp_as_a_series.ipynb) (Poisson shares, cancellation, shifts) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb). Needs the small model, which `softattn model` fetches once. Without it, read on: all outputs are stored.
 #
+# **You know most of this?** Read [Where the series is hopeless](#Where-the-series-is-hopeless), [A shift that a recurrence can have](#A-shift-that-a-recurrence-can-have), [The lesson](#The-lesson), then [What you saw](#What-you-saw).
+#
 # **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $Q$ queries; $K$ keys; $V$ values; $n$ an order; $N$ the highest order kept ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.

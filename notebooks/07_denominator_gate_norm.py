@@ -13,6 +13,8 @@
 #
 # **Before:** [01](01_softmax_attention.ipynb) (the denominator $G_t$) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb). Three tiny trained models come with the repository. The small model is not needed.
 #
+# **You know most of this?** Read [The Gate form](#The-Gate-form), [The Norm form](#The-Norm-form), [What the paper found](#What-the-paper-found), then [What you saw](#What-you-saw).
+#
 # **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $e$ width of a value, or the base of exp; $D$ features of a key; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $G$ one over the denominator; $n$ an order; $H$ states; $z$ states of the denominator ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.

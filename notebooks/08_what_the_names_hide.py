@@ -12,6 +12,8 @@
 #
 # **Before:** [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) and [07](07_denominator_gate_norm.ipynb), which introduces gate and norm. The small model is not needed.
 #
+# **You know most of this?** Read [One formula, three parts](#One-formula,-three-parts), [What they mean](#What-they-mean), then [What you saw](#What-you-saw).
+#
 # **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $Q$ queries; $K$ keys; $V$ values; $O$ outputs; $G$ one over the denominator; $n$ an order ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.

@@ -12,6 +12,8 @@
 #
 # **Before:** [03](03_powers_of_an_inner_product.ipynb) (features and rows) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) (states); [08](08_what_the_names_hide.ipynb) for the names of the variants. The small model is not needed.
 #
+# **You know most of this?** Read [What no element-wise map can do](#What-no-element-wise-map-can-do), [The table: kernels](#The-table:-kernels), [The table: denominators](#The-table:-denominators), then [What you saw](#What-you-saw).
+#
 # **Notation:** $T$ number of tokens; $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $D$ features of a key; $Q$ queries; $K$ keys; $n$ an order; $N$ the highest order kept; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.

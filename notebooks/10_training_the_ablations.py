@@ -13,6 +13,8 @@
 #
 # **Before:** [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) and [06](06_a_real_model.ipynb) (dominant order, misplaced weight), [07](07_denominator_gate_norm.ipynb) for gate and norm. One run of training takes seconds, the others are stored as tables. The small model is not needed.
 #
+# **You know most of this?** Read [The table](#The-table), [What this does not show](#What-this-does-not-show), then [What you saw](#What-you-saw).
+#
 # **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $n$ an order ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.

@@ -13,6 +13,8 @@
 #
 # **Before:** [03](03_powers_of_an_inner_product.ipynb) (how many features an order has) and [04](04_linear_attention_is_an_rnn.ipynb) (the parallel, the recurrent and the chunked form). The small model is not needed.
 #
+# **You know most of this?** Read [Where the lines cross](#Where-the-lines-cross), [When to use which](#When-to-use-which), then [What you saw](#What-you-saw).
+#
 # **Notation:** $T$ number of tokens; $t$ step of the query; $d$ width of a query or key; $e$ width of a value, or the base of exp; $D$ features of a key; $N$ the highest order kept ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.

@@ -13,6 +13,8 @@
 #
 # **Before:** [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) (the recurrence) and [06](06_a_real_model.ipynb) (the scores of a real model). Needs the small model, which `softattn model` fetches once. Without it, read on: all outputs are stored.
 #
+# **You know most of this?** Read [Any polynomial has the same state](#Any-polynomial-has-the-same-state), [The whole model, order by order](#The-whole-model,-order-by-order), [What a state costs](#What-a-state-costs), then [What you saw](#What-you-saw).
+#
 # **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $d$ width of a query or key; $e$ width of a value, or the base of exp; $Q$ queries; $K$ keys; $V$ values; $n$ an order; $N$ the highest order kept; $H$ states ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.

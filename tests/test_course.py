@@ -53,6 +53,15 @@ def test_goals_are_few_and_can_be_checked(name):
     assert {goal.split()[0] for goal in goals} <= VERBS
 
 
+@pytest.mark.parametrize("name", list(COURSE)[1:-1])
+def test_the_short_way_goes_by_sections_that_are_there(name):
+    text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    sections = re.findall(r"^# ## (.+)$", text, re.MULTILINE)
+    way = [*COURSE[name]["short_way"], "What you saw"]
+    assert len(way) < len(sections) / 2 + 1
+    assert [section for section in sections if section in way] == way
+
+
 @pytest.mark.parametrize("name", COURSE)
 def test_what_to_know_before_comes_before(name):
     linked = re.findall(r"\((\d\d_\w+)\.ipynb\)", COURSE[name]["before"])

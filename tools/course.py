@@ -3,7 +3,8 @@
     python -m tools.course            rewrite both files of each pair
     python -m tools.course --check    only say where they differ
 
-The table is notebooks/course.toml: title, minutes, goals and what to know before, in reading order.
+The table is notebooks/course.toml: title, minutes, goals, what to know before, and the sections of
+a short way for those who know most of it, in reading order.
 The letters that a notebook's formulas use are looked up in its table of symbols. Nothing is run.
 """
 
@@ -62,7 +63,7 @@ def letters(text: str) -> set[str]:
 
 
 def first_cell(entry: dict, symbols: dict, used: set[str]) -> str:
-    """Title, minutes, goals, what to know, what the letters mean, and how to install elsewhere."""
+    """Title, minutes, goals, what to know, a short way, the letters, how to install elsewhere."""
     notation = [f"${letter}$ {meaning}" for letter, meaning in symbols.items() if letter in used]
     parts = [
         f"# {entry['title']}",
@@ -71,6 +72,10 @@ def first_cell(entry: dict, symbols: dict, used: set[str]) -> str:
         "\n".join(f"- {goal}" for goal in entry["goals"]),
         f"**Before:** {entry['before']}" + (WITH_MODEL if entry["needs_model"] else WITHOUT_MODEL),
     ]
+    if "short_way" in entry:
+        links = ", ".join(map(link_to_section, entry["short_way"]))
+        end = link_to_section("What you saw")
+        parts.append(f"**You know most of this?** Read {links}, then {end}.")
     if notation:
         parts.append(f"**Notation:** {'; '.join(notation)} ({ALL_SYMBOLS}).")
     return "\n\n".join([*parts, ELSEWHERE])
@@ -89,6 +94,10 @@ def last_cell(name: str, course: dict, folder: Path = FOLDER) -> str:
     if (folder / "exercises" / f"{name}.ipynb").exists():
         parts.insert(0, f"**Exercises** to this notebook: [{name[:2]}](exercises/{name}.ipynb)")
     return "\n\n".join([*parts, MISTAKE])
+
+
+def link_to_section(heading: str) -> str:
+    return f"[{heading}](#{heading.replace(' ', '-')})"
 
 
 def link(name: str, course: dict) -> str:
