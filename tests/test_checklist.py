@@ -285,9 +285,8 @@ EXPLAINED = {
     ],
     "10": ["Near a loss $L$"],
     "12": [
-        "half the sum of $|p_s - w_s|$ over a row", r"p(x) = \sum_{n=0}^{N} c_n\, x^n",
-        r"l_{ts} = Q_t K_s^\top", r"\sum_{u \le t}", "A **square** $q(s)^2$",
-        r"q_1 + i\, q_2", r"takes $(q \cdot k)^p$", "an $A$ that the model learns",
+        r"p(x) = \sum_{n=0}^{N} c_n\, x^n", r"l_{ts} = Q_t K_s^\top", r"\sum_{u \le t}",
+        "A **square** $q(s)^2$", r"q_1 + i\, q_2", "an $A$ that the model learns",
     ],
 }  # fmt: skip
 

@@ -103,6 +103,18 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def grouped(rows: list[dict], by: str) -> dict[str, list[dict]]:
+    """The rows that share a value of one column, by that value, in the order of the table.
+
+    >>> grouped([{"order": "2", "loss": "4.0"}, {"order": "4", "loss": "1.9"}], by="order")["4"]
+    [{'order': '4', 'loss': '1.9'}]
+    """
+    groups: dict[str, list[dict]] = {}
+    for row in rows:
+        groups.setdefault(row[by], []).append(row)
+    return groups
+
+
 @dataclass(frozen=True)
 class Summary:
     """One number of several runs that differ in their seed.
@@ -155,10 +167,10 @@ def summarize(rows: list[dict], column: str, by: str = "variant") -> dict[str, S
     missing = [name for name in (column, by) if name not in rows[0]]
     if missing:
         raise KeyError(f"no column {missing[0]!r}; the table has {', '.join(rows[0])}")
-    groups: dict[str, list[float]] = {}
-    for row in rows:
-        groups.setdefault(row[by], []).append(float(row[column]))
-    return {name: Summary.of(values) for name, values in groups.items()}
+    return {
+        name: Summary.of(float(row[column]) for row in group)
+        for name, group in grouped(rows, by).items()
+    }
 
 
 def _write(path, rows: list[dict], mode: str) -> None:
