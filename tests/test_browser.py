@@ -66,8 +66,7 @@ def test_formulas_are_typeset_and_a_slider_moves_the_figure(browser, address, na
         widget = page.locator(".softattn", has_text=slider).filter(has=page.locator(".main-svg"))
         before = widget.evaluate(SHOWN)
         handle = widget.get_by_role("slider").first
-        handle.focus()
-        page.keyboard.press(key)
+        handle.press(key)
         page.wait_for_function(
             f"([widget, before]) => ({SHOWN})(widget).every((now, i) => now != before[i])",
             arg=[widget.element_handle(), before],
@@ -79,10 +78,8 @@ def test_a_guess_is_committed_by_keyboard_and_judged(browser, address, folder):
     with run(browser, address, "01_softmax_attention") as notebook:
         page = notebook.page
         question = page.locator(".softattn", has_text="Predict:").first
-        question.get_by_role("radio").first.focus()
-        page.keyboard.press("Space")
-        question.get_by_role("button", name="Commit").focus()
-        page.keyboard.press("Enter")
+        question.get_by_role("radio").first.press("Space")
+        question.locator("button:enabled", has_text="Commit").press("Enter")
         question.get_by_text("Committed:").wait_for()
         (guess,) = json.loads((folder / "predictions.json").read_text()).values()
         assert guess["guess"]

@@ -173,7 +173,7 @@ class LabPage:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self._on_request(request.url, address))
         self.page.goto(f"{address}/lab/tree/notebooks/{name}.ipynb?reset")
-        self.page.get_by_text("(ipykernel) | Idle").wait_for()  # before, Run asks for a kernel
+        self.wait_until_idle()  # before, Run asks for a kernel
         notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
         self.last_prompt = f"[{len(code_cells(notebook))}]:"
 
@@ -181,6 +181,10 @@ class LabPage:
         """Run all cells by the menu, in a kernel that has run none, and wait for the last."""
         self.menu("Run", "Run All Cells")
         self.page.locator(".jp-InputPrompt", has_text=self.last_prompt).wait_for()
+        self.wait_until_idle()
+
+    def wait_until_idle(self) -> None:
+        self.page.get_by_text("(ipykernel) | Idle").wait_for()
 
     def menu(self, *items: str) -> None:
         for item in items:
