@@ -286,7 +286,8 @@ EXPLAINED = {
     "10": ["Near a loss $L$"],
     "12": [
         r"p(x) = \sum_{n=0}^{N} c_n\, x^n", r"l_{ts} = Q_t K_s^\top", r"\sum_{u \le t}",
-        "A **square** $q(s)^2$", r"q_1 + i\, q_2", "an $A$ that the model learns",
+        "A **square** $q(s)^2$", r"q_1 + i\, q_2", r"takes $(q \cdot k)^n$",
+        "an $A$ that the model learns",
     ],
 }  # fmt: skip
 
