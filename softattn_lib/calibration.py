@@ -102,7 +102,7 @@ class Calibration:
         }
         about = {name: getattr(self, name) for name in ("family", "criterion", "model")}
         about |= {"order": str(self.order), "texts": json.dumps(self.texts)}
-        about["adaptations"] = json.dumps(self.adaptations)
+        about["adaptations"] = json.dumps(self.adaptations, default=lambda number: number.item())
         about["is_squared"] = str(heads[0].is_squared)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, path, about)
@@ -138,6 +138,9 @@ def _read(about: dict, tensors: dict[str, Tensor]) -> Calibration:
     ]
     if len(polynomials) != layers * heads or len(tensors["key_shift"]) != layers:
         raise ValueError("the parts of it have different numbers of layers or heads")
+    for name in ("key_shift", "gate"):
+        if not tensors[name].isfinite().all():
+            raise ValueError(f"{name} must be finite numbers")
     return Calibration(
         **{name: about[name] for name in ("family", "criterion", "model")},
         order=int(about["order"]),
@@ -173,16 +176,18 @@ def common_length(texts: Mapping[str, Tensor]) -> int:
     """T of texts (n, T).
 
     Raises:
-        ValueError: there are none, they have another shape, or they differ in T.
+        ValueError: there are none, one is empty or has another shape, or they differ in T.
 
     Example:
         >>> common_length({"one": torch.ones(3, 5), "two": torch.ones(1, 5)})
         5
     """
     lengths = {ids.shape[-1] for ids in texts.values()}
-    if len(lengths) != 1 or any(ids.dim() != 2 for ids in texts.values()):
+    if len(lengths) != 1 or any(ids.dim() != 2 or not ids.numel() for ids in texts.values()):
         shapes = {name: tuple(ids.shape) for name, ids in texts.items()}
-        raise ValueError(f"texts must be token ids of shape (n, T) with one T, got {shapes}")
+        raise ValueError(
+            f"texts must be token ids of shape (n, T) with one T, none empty; got {shapes}"
+        )
     return lengths.pop()
 
 
@@ -314,7 +319,7 @@ def calibrate(
     sample = texts if isinstance(texts, Sample) else take_sample(model, texts)
     if sample.model != fingerprint(model):
         raise ValueError(f"texts is a sample of the model {sample.model}, not of this one")
-    if check_order(order) % 2 and family in ONLY_EVEN:
+    if (order := check_order(order)) % 2 and family in ONLY_EVEN:
         raise ValueError(f"order of {family} must be even, got {order}")
     fit = _match if family == "sum_of_squares" else _fit
     layers = [fit(sample, index, order, family, criterion) for index in range(len(sample.layers))]
@@ -359,7 +364,8 @@ def judge(
             as they were and need not be computed again.
 
     Raises:
-        ValueError: the calibration is of another model, or a head is not one of the model.
+        ValueError: the calibration is of another model, a head is not one of the model, or there
+            is no token to predict.
 
     Warns:
         ScoresOutsideWarning: with the share of the scores outside of the fitted intervals.
@@ -376,6 +382,11 @@ def judge(
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+    if token_ids.dim() != 2 or len(token_ids) < 1 or token_ids.shape[1] < 2:
+        raise ValueError(
+            "token_ids must be (n, T), at least one text of at least 2 tokens; got shape "
+            f"{tuple(token_ids.shape)}"
+        )
     if calibration is not None:
         calibration.check(model)
     every = {(i, h) for i in range(model.config.num_hidden_layers)

@@ -37,7 +37,8 @@ class ChebyshevPolynomial(Polynomial):
             in the rounding of large ones. None for (low, high).
 
     Raises:
-        ValueError: if low < high does not hold, or there is no coefficient, or one is not finite.
+        ValueError: if low < high does not hold, or there is no coefficient, or one is not finite,
+            also of those in powers of s.
 
     Example:
         >>> p = ChebyshevPolynomial(-1.0, 3.0, ((1.0, 0.5),), is_squared=True)  # (1 + t/2)^2
@@ -86,7 +87,13 @@ class ChebyshevPolynomial(Polynomial):
         for term in self.terms:
             q = _chebyshev_in(t, [Fraction(c) for c in term])
             total = _add(total, _multiply(q, q) if self.is_squared else q)
-        return tuple(float(c) for c in total)
+        try:
+            return tuple(float(c) for c in total)
+        except OverflowError:
+            raise ValueError(
+                f"low and high are {self.low} and {self.high}: so far from 0 the coefficients in "
+                "powers of s are too large for float64; subtract a constant from the scores"
+            ) from None
 
 
 def digits_lost(polynomial: Polynomial, low: float, high: float) -> float:
@@ -96,11 +103,14 @@ def digits_lost(polynomial: Polynomial, low: float, high: float) -> float:
     float32 has 7 digits, float64 16. Where more are lost, take the parallel form of a
     `ChebyshevPolynomial`, which does not add powers; a state cannot.
 
+    Raises:
+        ValueError: if low < high does not hold.
+
     Example:
         >>> round(digits_lost(taylor(20), -8.0, 8.0)), digits_lost(taylor(20), 0.0, 8.0) < 1e-9
         (5, True)
     """
-    scores = _grid(low, high)
+    scores = _grid(*_check_interval(low, high))
     powers = np.abs(scores)[:, None] ** np.arange(polynomial.order + 1)
     terms = powers @ np.abs(polynomial.coefficients)
     values = np.abs(_values(polynomial, scores))
@@ -129,9 +139,9 @@ def interval_error(
         0.08
     """
     low, high = _check_interval(low, high)
-    _check_exp("high", high)
+    check_exp("high", high)
     if relative:
-        _check_exp("low", low)
+        check_exp("low", low)
     scores = _grid(low, high)
     unit = scores if relative else high
     return float(np.abs((_values(polynomial, scores) - np.exp(scores)) * np.exp(-unit)).max())
@@ -153,7 +163,7 @@ def chebyshev(order: int, low: float, high: float) -> ChebyshevPolynomial:
         True
     """
     low, high = _check_interval(low, high)
-    _check_exp("high", high)
+    check_exp("high", high)
     coefficients = _bessel_terms(check_order(order), low, high)
     return ChebyshevPolynomial(low, high, (tuple(coefficients),))
 
@@ -171,7 +181,7 @@ def chebyshev_error_bound(order: int, low: float, high: float) -> float:
         True
     """
     low, high = _check_interval(low, high)
-    _check_exp("high", high)
+    check_exp("high", high)
     total, k = 0.0, check_order(order) + 1
     while True:
         term = _bessel_term(k, low, high)
@@ -196,6 +206,7 @@ def minimax(order: int, low: float, high: float) -> ChebyshevPolynomial:
         True
     """
     series = chebyshev(order, low, high)
+    low, high = series.low, series.high
     if chebyshev_error_bound(order, low, high) <= 1e-12 * math.exp(high):
         return series
     t = _grid(-1.0, 1.0)
@@ -240,7 +251,7 @@ def on_interval(
         5.0
     """
     low, high = _check_interval(low, high)
-    _check_exp("center", center)
+    check_exp("center", center)
     powers = [Fraction(c) for c in polynomial.coefficients]
     terms = [float(c) * math.exp(center) for c in _powers_to_chebyshev(powers)]
     return ChebyshevPolynomial(low, high, (tuple(terms),), basis=(center - 1, center + 1))
@@ -274,7 +285,7 @@ def _check_interval(low: float, high: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _check_exp(name: str, score: float) -> None:
+def check_exp(name: str, score: float) -> None:
     """exp(score) and its inverse are floats, with room for factors."""
     if not abs(score) <= 700:
         raise ValueError(f"{name} must be between -700 and 700, where exp is a float, got {score}")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.polynomial import chebyshev as cheb
 from torch import Tensor
 
-from .families import ChebyshevPolynomial, on_interval
+from .families import ChebyshevPolynomial, check_exp, on_interval
 from .polynomials import check_order, taylor
 
 CRITERIA = ("weight", "score")
@@ -54,7 +54,8 @@ def observe(scores: Tensor) -> ObservedScores:
     """The visible scores of one head, from (..., T_q, T_k) with minus infinity at hidden keys.
 
     Raises:
-        ValueError: if no key is visible, all visible scores are equal, or one is not finite.
+        ValueError: if no key is visible, all visible scores are equal, one is not finite, or the
+            highest is not between -700 and 700.
     """
     scores = scores.detach().double().cpu()
     visible = scores != -math.inf
@@ -67,6 +68,7 @@ def observe(scores: Tensor) -> ObservedScores:
             f"scores must hold at least two different visible ones, got {observed.score.size} "
             f"with {np.unique(observed.score).size} values"
         )
+    check_exp("scores.max()", observed.high)
     return observed
 
 

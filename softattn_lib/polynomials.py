@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from numbers import Integral
 
 
 @dataclass(frozen=True)
@@ -216,10 +217,10 @@ def order_for_tolerance(tolerance: float, radius: float) -> int:
 
 
 def check_order(order, name: str = "order") -> int:
-    """The order itself, if it is an integer >= 0."""
-    if not isinstance(order, int) or isinstance(order, bool) or order < 0:
+    """The order as an int, if it is an integer >= 0; numpy's integers are."""
+    if not isinstance(order, Integral) or isinstance(order, bool) or order < 0:
         raise ValueError(f"{name} must be an integer >= 0, got {order!r}")
-    return order
+    return int(order)
 
 
 def _checked_radius(radius) -> float:

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -129,8 +130,15 @@ def test_texts_are_known_by_name_size_and_hash():
 
 @pytest.mark.parametrize(
     "texts",
-    [{}, {"a": IDS[0]}, {"a": IDS, "b": IDS[:, :9]}, {"a": IDS[None]}],
-    ids=["none", "one axis", "two lengths", "three axes"],
+    [
+        {},
+        {"a": IDS[0]},
+        {"a": IDS, "b": IDS[:, :9]},
+        {"a": IDS[None]},
+        {"a": IDS, "b": IDS[:0]},
+        {"a": IDS[:, :0]},
+    ],
+    ids=["none", "one axis", "two lengths", "three axes", "no text", "no tokens"],
 )
 def test_texts_that_do_not_fit_together(texts):
     with pytest.raises(ValueError, match=r"^texts must be token ids of shape"):
@@ -491,10 +499,25 @@ def test_a_file_with_wrong_numbers(tmp_path):
         {"low": tensors["high"]},
         {"low": tensors["low"][:-1].clone()},
         {"gate": torch.ones(HEADS)},
+        {"gate": tensors["gate"] * math.nan},
+        {"key_shift": tensors["key_shift"] / 0},
     ):
         save_file({**tensors, **{k: v.clone() for k, v in change.items()}}, path, about)
         with pytest.raises(ValueError, match="is not one, or is broken"):
             load_calibration(path)
+
+
+def test_numbers_of_numpy_are_stored(tmp_path):
+    fit = calibrate(MODEL, TEXTS, np.int64(2), "square")
+    replace(fit, adaptations=({"steps": np.int64(3)},)).save(tmp_path / "it")
+    loaded = load_calibration(tmp_path / "it")
+    assert (loaded.order, loaded.adaptations) == (2, ({"steps": 3},))
+
+
+@pytest.mark.parametrize("ids", [IDS[0], IDS[:0], IDS[:, :1]], ids=["one axis", "none", "short"])
+def test_without_a_token_to_predict_there_is_nothing_to_judge(ids):
+    with pytest.raises(ValueError, match=r"^token_ids must be \(n, T\), .* got shape"):
+        judge(MODEL, ids, None)
 
 
 def test_a_head_that_the_model_does_not_have_is_refused():

@@ -286,6 +286,17 @@ def test_orders_and_intervals_that_are_none(family):
             family(2, low, high)
 
 
+def test_the_ends_may_be_tensors():
+    low, high = torch.tensor(-1.0), torch.tensor(2.0)
+    assert minimax(3, low, high) == minimax(3, -1.0, 2.0)
+
+
+@pytest.mark.parametrize("family", [chebyshev, minimax])
+def test_powers_of_the_score_that_no_float_holds(family):
+    with pytest.raises(ValueError, match=r"^low and high are 600\.0 and 700\.0: "):
+        family(8, 600, 700)
+
+
 @pytest.mark.parametrize("center", [701, -701, math.nan, math.inf])
 def test_centers_where_exp_is_no_float(center):
     with pytest.raises(ValueError, match=r"^center "):
@@ -316,6 +327,12 @@ def test_errors_by_hand():
     assert interval_error(taylor(1), -2.0, 0.0, relative=True) == pytest.approx(1 + math.exp(2))
     assert interval_error(taylor(0), -2.0, 1.0) == pytest.approx((math.e - 1) / math.e)
     assert interval_error(taylor(0), -2.0, 1.0, relative=True) == pytest.approx(math.exp(2) - 1)
+
+
+def test_digits_are_lost_on_an_interval():
+    for low, high in ((math.nan, 1.0), (1.0, 1.0), (0.0, math.inf)):
+        with pytest.raises(ValueError, match=r"^low and high "):
+            digits_lost(taylor(2), low, high)
 
 
 def test_digits_are_lost_where_terms_cancel():

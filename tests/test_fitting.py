@@ -98,6 +98,12 @@ def test_scores_that_cannot_be_fitted(scores):
         observe(scores)
 
 
+@pytest.mark.parametrize("highest", [-800.0, 800.0])
+def test_scores_where_exp_is_no_float(highest):
+    with pytest.raises(ValueError, match=rf"^scores\.max\(\) must be .* got {highest}"):
+        observe(torch.tensor([[highest - 10, highest]]))
+
+
 # fit_error
 
 

@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -280,6 +281,12 @@ def test_output_error_bound_bounds_measured_errors(radius):
 
 
 # Refusals
+
+
+@pytest.mark.parametrize("order", [np.int64(4), np.uint8(4)])
+def test_integers_of_numpy_are_orders(order):
+    assert taylor(order) == taylor(4)
+    assert remainder_bound(order, 1.0) == remainder_bound(4, 1.0)
 
 
 @pytest.mark.parametrize(
