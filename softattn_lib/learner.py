@@ -66,6 +66,8 @@ def save(path: Path, known: dict) -> None:
         {'solved': True}
     """
     try:
+        if path.exists() and not path.is_file():  # /dev/null, which root could replace, or a folder
+            raise FileExistsError(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(f".{os.getpid()}")  # two kernels may write at once
         new.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")

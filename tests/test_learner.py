@@ -1,5 +1,6 @@
 """The learner's files: found, read whatever is in them, and never lost while a session lasts."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def test_what_cannot_be_written_lasts_until_it_can(path):
     learner.save(path, learner.load(path) | {"b": 2})
     assert learner.load(path) == {"a": 1, "b": 2}
     assert path not in learner._unsaved and path.exists()
+
+
+def test_what_is_no_file_is_never_replaced(tmp_path):
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)  # as /dev/null is no file, which root could replace
+    folder.mkdir()
+    for path in (pipe, folder):
+        learner.save(path, {"a": 1})
+        assert learner.load(path) == {"a": 1}
+    assert pipe.is_fifo() and sorted(tmp_path.iterdir()) == [folder, pipe]
 
 
 def test_an_unwritable_file_is_no_error(path, monkeypatch):
