@@ -9,6 +9,7 @@ import shutil
 from dataclasses import replace
 
 import jupytext
+import numpy as np
 import pytest
 import torch
 
@@ -212,7 +213,7 @@ def test_the_first_disagreement_is_shown():
     ("function", "says"),
     [
         (lambda q, k, v: k @ q, "the shape is (4,) and should be (5,)."),
-        (lambda q, k, v: ROW.reference(q, k, v).float(), "got"),
+        (lambda q, k, v: ROW.reference(q, k, v).float(), "the dtype is torch.float32 and"),
         (
             lambda q, k, v: ROW.reference(q, k, v).tolist(),
             "you return a list; it should be a tensor.",
@@ -232,10 +233,9 @@ def test_a_wrong_dtype_is_named():
     def whole(q, k, v):
         return ROW.reference(q.float(), k.float(), v.float())
 
-    exact = replace(ROW, reference=lambda q, k, v: v[0] * 0)
-    text = said(lambda q, k, v: v[0].float() * 0, exact)
-    assert "the dtype is torch.float32 and should be torch.float64" in text
+    assert "the dtype is torch.float32 and should be torch.float64" in said(whole)
     assert examine(ROW, whole).outcome == "wrong"
+    assert "at [0] expected" in said(lambda q, k, v: whole(q, k, v) + 1)
 
 
 def test_a_wrong_dtype_of_whole_numbers_is_named_without_the_inputs():
@@ -250,14 +250,15 @@ def test_nan_is_explained():
 
 def test_tuples_and_numbers_have_their_own_words():
     two = replace(ROW, reference=lambda q, k, v: (v[0], 3))
-    assert "you return a tensor; it should be 2 things." in said(lambda q, k, v: v[0], two)
+    assert "you return a tensor; it should be a tuple of 2." in said(lambda q, k, v: v[0], two)
     assert "you return a tuple of 3; it should" in said(lambda q, k, v: (v[0], 3, 4), two)
     text = said(lambda q, k, v: (v[0], 4), two)
     assert "of what you return, number 2: expected 3, got 4" in text
     assert "number 2: you return a list; it should be a number" in said(
         lambda *_: (_[2][0], []), two
     )
-    assert examine(two, lambda q, k, v: (v[0], torch.tensor(3))).outcome == "right"
+    for three in (torch.tensor(3), np.int64(3), np.float32(3)):
+        assert examine(two, lambda q, k, v, three=three: (v[0], three)).outcome == "right"
     assert examine(two, lambda q, k, v: (v[0], None)).outcome == "not done yet"
 
 
@@ -289,6 +290,11 @@ def test_a_stub_that_raises_is_answered_politely():
         raise NotImplementedError
 
     assert examine(ROW, stub).outcome == "not done yet"
+
+
+def test_what_torch_cannot_do_is_no_stub():
+    verdict = examine(ROW, lambda q, k, v: k.long().softmax(0))
+    assert verdict.outcome == "raised" and "not implemented for 'Long'" in verdict.text
 
 
 @pytest.mark.parametrize("inside", ["torch", "the library", "python"])
