@@ -4,6 +4,7 @@ import argparse
 import functools
 import sys
 import time
+from pathlib import Path
 
 from softattn_lib.small_model import SmallModelError
 
@@ -201,6 +202,8 @@ def run_adapt(options):
 
     if options.results:
         check_columns(options.results, beyond_taylor.ADAPTED_COLUMNS)
+    if Path(options.out).is_dir():
+        raise ValueError(f"--out is {options.out}, a folder; name a file in it")
     before = load_calibration(options.calibration)
     model, tokenizer = load_small_model()
     texts = beyond_taylor.pieces(tokenizer, options.text, options.length)

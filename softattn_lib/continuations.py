@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from .cache import memory_bytes
+from .checks import check_count
 from .llama import restore_attention, swap_attention
 
 
@@ -46,7 +47,8 @@ def continuations(
         "softmax" and the names of the choices -> `Continuation`.
 
     Raises:
-        ValueError: an empty prompt; what `swap_attention` raises.
+        ValueError: an empty prompt, no new tokens, a choice named "softmax"; what `swap_attention`
+            raises.
 
     Example, once the small model is there::
 
@@ -56,7 +58,10 @@ def continuations(
     """
     if not prompt:
         raise ValueError("prompt is empty; give at least one word to go on from")
-    layers = None if layers is None else tuple(layers)
+    check_count("tokens", tokens)
+    if "softmax" in choices:
+        raise ValueError("choices names 'softmax', which is always there; give it another name")
+    layers = tuple(layers) if isinstance(layers, Iterable) else layers
     given = tokenizer(prompt, return_tensors="pt").to(model.device)
     ids, memory = _generate(model, given, tokens)
     softmax = ids

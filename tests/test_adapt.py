@@ -228,3 +228,6 @@ def test_files_are_cut_into_sequences(tmp_path):
     for length, message in [(9, "has 8 tokens"), (1, "at least 2")]:
         with pytest.raises(ValueError, match=message):
             pieces(tokenizer, [file], length)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=f"^text is '{file}', which is not UTF-8"):
+        pieces(tokenizer, [file], 3)

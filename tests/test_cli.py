@@ -97,6 +97,13 @@ def test_adapt_without_a_calibration_is_one_line(tmp_path, capsys):
     assert "no such file" in capsys.readouterr().err
 
 
+def test_adapt_into_a_folder_is_refused_before_it_begins(tmp_path, capsys):
+    assert cli.main(["adapt", str(tmp_path / "none"), "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        f"softattn adapt: --out is {tmp_path}, a folder; name a file in it\n"
+    )
+
+
 def test_adapt_without_the_small_model_is_one_line(model, tmp_path, monkeypatch, capsys):
     calibrate(model, {"digits": torch.arange(20)[None]}, 2, "square").save(tmp_path / "stored")
     monkeypatch.setenv("SOFTATTN_CACHE", str(tmp_path / "empty"))

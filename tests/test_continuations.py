@@ -63,3 +63,13 @@ def test_the_model_is_left_as_it_was(model, fits):
 def test_an_empty_prompt_is_refused(model):
     with pytest.raises(ValueError, match="prompt is empty"):
         continuations(model, Letters(), "", {})
+
+
+def test_what_cannot_be_shown_is_refused(model, fits):
+    for tokens in (0, -1, 1.5):
+        with pytest.raises(ValueError, match=f"^tokens must be an integer >= 1, got {tokens}"):
+            continuations(model, Letters(), "abc", {}, tokens=tokens)
+    with pytest.raises(ValueError, match=r"^choices names 'softmax'"):
+        continuations(model, Letters(), "abc", {"softmax": fits["order 2"]})
+    with pytest.raises(ValueError, match=r"^layers is 1; it takes a list"):
+        continuations(model, Letters(), "abc", fits, layers=1, tokens=2)

@@ -29,7 +29,7 @@ from softattn_lib.calibration import (
 )
 from softattn_lib.figures import lines_figure
 from softattn_lib.tasks.records import append_row, code_version, machine, read_rows
-from softattn_lib.tasks.text import embedded_text
+from softattn_lib.tasks.text import embedded_text, read_text
 
 CONTEXT = 512
 ORDERS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
@@ -94,7 +94,7 @@ def pieces(tokenizer, paths: Iterable[str] | None, length: int) -> dict[str, Ten
         raise ValueError(f"length must be at least 2 tokens, got {length}")
     texts = calibration_texts()
     if paths is not None:
-        texts = {str(path): Path(path).read_text(encoding="utf-8") for path in paths}
+        texts = {str(path): read_text(path) for path in paths}
     found = {}
     for name, text in texts.items():
         ids = torch.tensor(tokenizer(text, verbose=False)["input_ids"])
