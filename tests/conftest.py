@@ -16,9 +16,12 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """A headless Chromium or Chrome; without one, the tests that need it are skipped."""
+    """A headless Chromium or Chrome; without one, the tests that need it are skipped.
+
+    One for each module: while Playwright is open, `asyncio.run` fails in the whole process.
+    """
     pytest.importorskip("playwright", reason="no Playwright: `make browser` installs it")
     from tools.browser import chromium, open_browser
 
