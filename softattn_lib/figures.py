@@ -128,7 +128,7 @@ def points_figure(
         zeroline=False,
     )
     figure.update_layout(height=max(HEIGHT, 150 + 19 * len(names)))
-    figure.update_layout(legend_y=-80 / figure.layout.height)
+    figure.update_layout(legend={"xref": "container", "y": -80 / figure.layout.height})
     if reference is not None:
         line = {"color": NEUTRAL, "dash": "dot", "width": 1}
         figure.add_vline(x=means[list(values).index(reference)], line=line)
@@ -211,6 +211,8 @@ def heatmap_figure(
     for n, width in enumerate(widths):
         figure.update_xaxes(_ticks(columns, width), col=n + 1)
     figure.update_yaxes(_ticks(rows, len(named[next(iter(named))])))
+    if columns is not None and len(columns) > MAX_NUMBERED:
+        figure.update_xaxes(tickfont_size=9)
     return figure
 
 
@@ -309,15 +311,15 @@ def _add_buttons(figure, other) -> None:
         }
         for one in (figure, other)
     ]
-    figure.layout.height += 40
+    figure.layout.height += 75
     figure.layout.legend.y = -75 / figure.layout.height
     figure.layout.updatemenus = [
         {
             "type": "buttons",
-            "direction": "right",
+            "direction": "down",
             "buttons": buttons,
-            "x": 0,
-            "xanchor": "left",
+            "x": 1,
+            "xanchor": "right",
             "y": -115 / figure.layout.height,
             "yanchor": "top",
         }

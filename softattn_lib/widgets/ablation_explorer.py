@@ -360,11 +360,12 @@ def _blank(shown: Combination) -> go.Figure:
     figure.data[1].zorder = 1
     figure.data[2].update(line_width=5, marker_size=12)
     figure.update_layout(template=TEMPLATE, height=400, coloraxis={"colorbar": {"x": 0.4}})
-    figure.update_xaxes(title_text="key", dtick=2, showgrid=False, zeroline=False, col=1)
+    figure.update_xaxes(title_text="key", dtick=4, showgrid=False, zeroline=False, col=1)
     figure.update_yaxes(title_text="query", dtick=2, showgrid=False, zeroline=False, col=1)
     figure.update_yaxes(autorange="reversed", col=1)
-    figure.update_xaxes(title_text="query", dtick=2, col=2)
-    figure.update_yaxes(title_text="length of the output", type="log", exponentformat="none", col=2)
+    figure.update_xaxes(title_text="query", dtick=4, col=2)
+    figure.update_yaxes(title_text="length of the output", side="right", col=2)
+    figure.update_yaxes(type="log", exponentformat="none", col=2)
     return figure
 
 

@@ -139,8 +139,8 @@ def _blank() -> go.Figure:
     figure = make_subplots(
         cols=2,
         column_widths=[0.66, 0.34],
-        horizontal_spacing=0.14,
-        subplot_titles=["predicted seconds", "crossover, in tokens"],
+        horizontal_spacing=0.06,
+        subplot_titles=["predicted seconds", "crossover"],
     )
     forms = [
         go.Scatter(
@@ -179,7 +179,8 @@ def _blank() -> go.Figure:
     figure.update_xaxes(type="log", title_text="T (tokens)", range=_log(50, 1.4e6), **ticks, col=1)
     figure.update_yaxes(type="log", range=_log(*SECONDS), dtick=2, col=1)
     figure.update_xaxes(title_text="order N", range=[0.7, 4.3], dtick=1, col=2)
-    figure.update_yaxes(type="log", range=_log(100, 1e8), dtick=1, col=2)
+    tokens = {"type": "log", "range": _log(100, 1e8), "dtick": 1, "side": "right"}
+    figure.update_yaxes(title_text="tokens", **tokens, col=2)
     return figure
 
 

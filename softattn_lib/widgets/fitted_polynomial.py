@@ -206,9 +206,9 @@ def _blank() -> go.Figure:
         row_heights=[0.44, 0.18, 0.38],
         vertical_spacing=0.1,
         subplot_titles=[
-            "exp and polynomial of s, in units of the largest exp",
+            "exp and polynomial, the largest exp is 1",
             "where scores and weight lie, by score s",
-            f"weights of the last query (logarithmic beyond ±{UNIT:g})",
+            f"weights of the last query, log beyond ±{UNIT:g}",
         ],
     )
     value = {"hovertemplate": "s = %{x:.2f}: %{customdata:.3~g}<extra>%{fullData.name}</extra>"}

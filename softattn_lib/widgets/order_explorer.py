@@ -85,7 +85,7 @@ def draw(row: Row, figure=None) -> go.Figure:
 
 def _for_any_order(row: Row) -> go.Figure:
     """The figure without what the order decides."""
-    figure = make_subplots(cols=2, column_widths=[0.7, 0.3], horizontal_spacing=0.12)
+    figure = make_subplots(cols=2, column_widths=[0.7, 0.3], horizontal_spacing=0.05)
     positions = list(range(len(row.tokens)))
     figure.add_traces(
         [
@@ -111,11 +111,12 @@ def _for_any_order(row: Row) -> go.Figure:
     )
     lowest, highest = max(row.weights.min(), -1), min(row.weights.max(), 1.2)
     words = [html.escape(token, quote=False) for token in row.tokens]
-    figure.update_layout(template=TEMPLATE, legend_y=-0.4)  # below the slanted words
-    figure.update_xaxes(tickvals=positions, ticktext=words, tickangle=-60, col=1)
+    figure.update_layout(template=TEMPLATE, legend_y=-0.4)  # below the words
+    figure.update_xaxes(tickvals=positions, ticktext=words, tickangle=-90, col=1)
     figure.update_yaxes(title_text="weight", range=[lowest - 0.02, highest + 0.02], col=1)
-    figure.update_xaxes(title_text="order N", dtick=2, col=2)
-    figure.update_yaxes(type="log", title_text="distance to softmax", dtick=1, col=2)
+    figure.update_xaxes(title_text="order N", dtick=4, col=2)
+    distance = {"type": "log", "title_text": "distance to softmax", "dtick": 1, "side": "right"}
+    figure.update_yaxes(distance, col=2)
     return figure
 
 

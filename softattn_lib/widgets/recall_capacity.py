@@ -129,8 +129,8 @@ def _blank() -> go.Figure:
     figure = make_subplots(
         cols=2,
         column_widths=[0.66, 0.34],
-        horizontal_spacing=0.14,
-        subplot_titles=["read back right", "weights of other keys"],
+        horizontal_spacing=0.1,
+        subplot_titles=["read back right", "other keys"],
     )
     reads = "%{x} pairs: %{y:.0%}<extra>%{fullData.name}</extra>"
     curves = [
@@ -157,8 +157,9 @@ def _blank() -> go.Figure:
     figure.update_annotations(font_size=13)
     figure.update_xaxes(type="log", title_text="pairs", tickvals=PAIRS[::2], range=[0, 3.02], col=1)
     figure.update_yaxes(range=[0, 1.03], tickformat=".0%", col=1)
-    figure.update_xaxes(title_text="weight (a match has 1)", range=[-1, 1], dtick=0.5, col=2)
-    figure.update_yaxes(title_text="share", tickformat=".0%", rangemode="tozero", col=2)
+    figure.update_xaxes(title_text="weight (match: 1)", range=[-1, 1], dtick=1, col=2)
+    share = {"title_text": "share", "tickformat": ".0%", "rangemode": "tozero", "side": "right"}
+    figure.update_yaxes(share, col=2)
     return figure
 
 

@@ -245,7 +245,7 @@ def _blank(step: Step) -> go.Figure:
         rows=2,
         cols=4,
         specs=[[{}, {}, {}, {}], [{"colspan": 2}, None, {"colspan": 2}, None]],
-        column_widths=[1.3, len(columns), len(columns), 1.3],
+        column_widths=[1, len(columns), len(columns), 1],
         row_heights=[0.62, 0.38],
         vertical_spacing=0.14,
         horizontal_spacing=0.04,
@@ -260,7 +260,7 @@ def _blank(step: Step) -> go.Figure:
         figure.add_trace(trace, row=2, col=3)
     figure.update_layout(template=TEMPLATE, height=620, legend={"y": -0.1})
     figure.update_layout(coloraxis={**color_axis((-1, 1)), "showscale": False})
-    figure.update_traces(textfont_size=11, selector={"type": "heatmap"})
+    figure.update_traces(textfont_size=10, selector={"type": "heatmap"})
     figure.update_annotations(font_size=12)
     figure.update_xaxes(showline=False, showgrid=False, zeroline=False, showticklabels=False)
     figure.update_xaxes(ticks="")

@@ -116,7 +116,7 @@ def _blank() -> go.Figure:
     figure = make_subplots(
         cols=2,
         column_widths=[0.64, 0.36],
-        horizontal_spacing=0.14,
+        horizontal_spacing=0.06,
         subplot_titles=["floats of one head", "features by order"],
     )
     figure.add_traces(
@@ -155,19 +155,20 @@ def _blank() -> go.Figure:
     figure.update_xaxes(type="log", title_text="tokens so far", dtick=2, col=1)
     figure.update_xaxes(title_text="order", dtick=1, col=2)
     figure.update_yaxes(type="log", dtick=2)
+    figure.update_yaxes(side="right", col=2)
     figure.update_annotations(font_size=13)
     return figure
 
 
 def _features(name, textposition) -> go.Scatter:
-    """A curve over the orders, named at order 4."""
+    """A curve over the orders, named at order 3."""
     return go.Scatter(
         x=ORDERS,
         name=name,
         mode="lines+markers+text",
         line={"width": 2, "dash": "dash"},
         marker={"size": 8},
-        text=["" if n != 4 else name for n in ORDERS],
+        text=["" if n != 3 else name for n in ORDERS],
         textposition=textposition,
         cliponaxis=False,
     )
