@@ -122,7 +122,7 @@ weights = scores.exp().tril()  # (T, T)
 print(weights.numpy().round(4))
 
 # %% [markdown]
-# That is causal softmax attention, and the first numbered equation (the numbers are the companion's):
+# That is causal softmax attention, and the first numbered equation (the numbers are those of these notebooks, not the paper's):
 #
 # $$O_t = \mathrm{softmax}(Q_t K_{1:t}^\top)\, V_{1:t} = \frac{\sum_{s \le t} e^{Q_t K_s^\top} V_s}{\sum_{s \le t} e^{Q_t K_s^\top}} \tag{1.1}$$
 #

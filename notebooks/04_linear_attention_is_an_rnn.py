@@ -192,7 +192,7 @@ for cut in range(5):
     print(f"cut after {cut} tokens: same outputs and same state: {same}")
 
 # %% [markdown]
-# The toy is small and square, so a swapped axis could hide in it. The same on 2 sequences with 3 heads, 50 tokens, keys of width 4 and values of width 5:
+# The toy is small and square, so a swapped axis could hide in it. The same on 2 sequences with 3 heads, 50 tokens, keys of width 4 and values of width 5, with another feature map in use, elu + 1: it adds 1 to a positive entry and takes exp of any other, so that all come out positive.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -264,7 +264,7 @@ print("linear attention is the term of order 1:", torch.equal(term, linear))
 # %% [markdown]
 # ## What people use is not the first term
 #
-# **A common belief: "linear attention is the first Taylor term of softmax."** That holds for (4.3). In practice people add a feature map (relu, elu + 1, cosine) and a denominator of their own, and leave order 0 out.
+# **A common belief: "linear attention is the first Taylor term of softmax."** That holds for (4.3). In practice people add a feature map (relu, elu + 1, or cosine, which divides a row by its length) and a denominator of their own, and leave order 0 out.
 #
 # A term of the series is a function of the score. **Predict:** the keys $(1, 0)$ and $(2, -1)$ have the same score with the query $(1, 1)$. Do the feature maps give them the same weight?
 
@@ -368,7 +368,7 @@ reveal("04-small-error", gone, "it alone is exp with terms left out. "
        "A feature map makes another similarity, for small scores too.")
 
 # %% [markdown]
-# For small queries softmax becomes the plain average of the past. That is order 0; none of the three feature maps lets all weights become equal. Identity and relu do not even notice: a factor on the query cancels between numerator and denominator, so their outputs stay as they are.
+# For small queries softmax becomes the plain average of the past. That is order 0; none of the three feature maps lets all weights become equal. Identity and relu do not even notice: a factor on the query cancels between numerator and denominator, so their outputs stay as they are. (Their distances change because softmax moves.)
 #
 # Linear attention with a feature map is another similarity, not softmax to first order.
 

@@ -55,7 +55,7 @@ q, k, v = toy.q, toy.k, toy.v  # (T, d), (T, d), (T, e) with T = 4 and d = e = 2
 # The derivation is the paper's. Swapping needs a reason, since one sum is infinite: the other is finite, and the series of exp converges absolutely.
 
 # %% [markdown]
-# ## The state of order $n$
+# ## The state of one order
 #
 # $$ H_t^{n} = \sum_{s \le t} (K_s^{\otimes n})^\top V_s = H_{t-1}^{n} + (K_t^{\otimes n})^\top V_t \tag{5.1} $$
 #
@@ -237,9 +237,9 @@ for order in (0, 1, 2, 3, 4, 6, 8, 10, 12):
     print(f"order {order:2}: {out[3].numpy().round(4)}, {distances[-1]:.6f} from softmax")
 print("softmax: ", exact.numpy().round(4))
 all_closer = distances == sorted(distances, reverse=True)
+print(equations.check("5.6"))
 reveal("05-each-order", "yes, every one" if all_closer else "no, some go astray", "an order changes "
        "the weights of all keys, and only in the limit do they all have to be right.")
-print(equations.check("5.6"))
 
 # %% [markdown]
 # By order 12 the first four decimals are those of softmax. But order 2 is a little *worse* than order 1.
@@ -434,7 +434,7 @@ for order in (0, 1, 2, 3, 4, 10):
 #
 # ## Is softmax attention a finite-state RNN?
 #
-# **A common belief: "with enough orders, softmax attention is an RNN with a finite state."** Take 12 tokens of width 2 and the 12 × 12 matrix of their weights. At order 2, with 6 rows in the state, its rank cannot be more than 6.
+# **A common belief: "with enough orders, softmax attention is an RNN with a finite state."** Take 12 tokens of width 2 and the 12 × 12 matrix of their weights, each query with every key, without a mask. At order 2, with 6 rows in the state, its rank cannot be more than 6.
 
 # %% tags=["nbval-ignore-output"]
 predict("05-rank", "What is the rank of the weights of exp?", low=1, high=12, step=1)

@@ -281,7 +281,7 @@ figures.histogram_figure(
 )
 
 # %% [markdown]
-# Hardly. The gate is several times smaller (a common factor the output projection could make up for), and the correlation of the logarithms is weak and of either sign. The gate is no estimate of the denominator; it is another way to set lengths, learned together with the scores. The scores adapted to $\sigma_t / t$ (to the $1/t$ alone, by exercise 3): this model's $t\,G_t$ stays near 1, the softmax model's does not. (One small model, one seed.)
+# Hardly. The gate is several times smaller (a common factor the output projection could make up for), and the correlation of the logarithms is weak and of either sign. The gate is no estimate of the denominator; it is another way to set lengths, learned together with the scores. The scores adapted to $\sigma_t / t$ (to the $1/t$ alone, by number 3 of *Try it*): this model's $t\,G_t$ stays near 1, the softmax model's does not. (One small model, one seed.)
 #
 # ## The Norm form
 #

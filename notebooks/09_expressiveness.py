@@ -38,7 +38,7 @@ power = {n: Polynomial((0,) * n + (1,)) for n in range(1, 7)}  # the pure powers
 #
 # $$ w(Q_t, K_s) = \phi(Q_t)\, \phi(K_s)^\top \;\text{ with } D \text{ features} \quad\Rightarrow\quad \mathrm{rank}\, [\,w(Q_t, K_s)\,]_{t, s} \le D \tag{9.1} $$
 #
-# Each row of weights is a mixture of $D$ fixed rows, however many queries there are. ([05](05_softmax_attention_is_a_sum_of_rnns.ipynb) met this for three orders of the toy; here are ten kernels.) **Predict:** 60 random queries and 60 keys of width 3. Which rank do relu, the powers 2 and 4, order 4 of the series, and exp have?
+# Each row of weights is a mixture of $D$ fixed rows, however many queries there are. ([05](05_softmax_attention_is_a_sum_of_rnns.ipynb) met this for three orders and exp; here are ten kernels.) **Predict:** 60 random queries and 60 keys of width 3. Which rank do relu, the powers 2 and 4, order 4 of the series, and exp have?
 
 # %% tags=["eq-9-1"]
 q, k = torch.randn(2, 60, 3, generator=torch.Generator().manual_seed(0))  # (T, d) each

@@ -132,7 +132,7 @@ print("above it:", sum(losses[n].lowest > softmax.highest for n in ranked), "var
 
 
 # %% [markdown]
-# The first row is not a slip. It is order 2 alone with a learned decay, which is close to what the paper's authors propose in a later one (with a convolution, which we leave out). A decay says how old a key is, and nearby letters matter most here: that is our guess, not a result.
+# The first row, `power_2_decay`, is not a slip. It is order 2 alone with a learned decay, which is close to what the paper's authors propose in a later one (with a convolution, which we leave out). A decay says how old a key is, and nearby letters matter most here: that is our guess, not a result.
 #
 # A tie is not equality: more seeds may well split it. And no tie is no proof: if three and three runs came from one variant, their ranges would lie apart in one case of ten. (There are 20 ways to choose three of six, and in two of them the chosen are the lowest or the highest.) What is many spreads wide can be believed, *for this model, this text and this learning rate*.
 #
@@ -449,7 +449,7 @@ for name in ("gate", "gate_without_1_over_t", "1_over_t", "no_denominator"):
 # ## What you saw
 #
 # - One formula with replaceable parts, one command a variant, and a loss that means something only beside its spread over seeds.
-# - More even orders come closer to softmax, from 2 to 4 the most; odd orders are worse than the even one below them.
+# - More even orders come closer to softmax, from 2 to 4 the most; the odd orders 1 and 3 come last of all variants.
 # - A softmax model does not survive being cut; a model trained with the cut does. Its scores are not small: it avoids the large negative ones.
 # - The order with the largest terms is not the one whose removal costs most.
 # - A logarithm of the loss leaves the order and squeezes the distances.

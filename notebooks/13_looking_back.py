@@ -53,15 +53,15 @@ sizes = (0.1, 1, 4)
 errors = [misplaced(1, size * scores) for size in sizes]  # order 1, 1 + s
 for size, error in zip(sizes, errors, strict=True):
     print(f"scores times {size:3}: {error:7.3f} of the weight misplaced")
-because = "the error grows with the size of the scores: small where all scores are small, and "
-because += "beyond all weight there is where they are as large as in trained models (02, 06)."
+because = "the error of order 1 is small only where all scores are. Feature maps such as relu are not "
+because += "even then close: they make another similarity (04)."
 reveal("13-small-error", "false" if max(errors) > 0.5 else "true", because)
 
 # %% [markdown]
 # ## 2. "Subtracting the maximum of a row changes nothing"
 
 # %% tags=["nbval-ignore-output"]
-predict("13-shift", "Subtracting the maximum of a row from its scores changes nothing.", YES_NO)
+predict("13-shift", "Subtracting the maximum of a row changes nothing, in softmax and in its series alike.", YES_NO)
 
 # %%
 row = scores[-1]

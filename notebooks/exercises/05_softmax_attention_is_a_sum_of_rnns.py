@@ -29,7 +29,7 @@ torch.set_default_dtype(torch.float64)
 # %% [markdown]
 # ## The state of one order
 #
-# **Fill in** · 5 minutes · ★☆☆ easy · [The denominator is recurrent too](../05_softmax_attention_is_a_sum_of_rnns.ipynb#The-denominator-is-recurrent-too) · [solution](../solutions/05_softmax_attention_is_a_sum_of_rnns.ipynb#The-state-of-one-order)
+# **Fill in** · 5 minutes · ★☆☆ easy · [The state of one order](../05_softmax_attention_is_a_sum_of_rnns.ipynb#The-state-of-one-order) · [solution](../solutions/05_softmax_attention_is_a_sum_of_rnns.ipynb#The-state-of-one-order)
 #
 # The state $H_T^n = \sum_s (K_s^{\otimes n})^\top V_s$ after all tokens, equation (5.1). Use `kronecker_power(k, n)`.
 

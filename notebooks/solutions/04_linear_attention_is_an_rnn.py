@@ -77,7 +77,7 @@ exercises.check("linear_attention", linear_attention)
 #
 # **Make** · 12 minutes · ★★★ hard · [Three forms, one function](../04_linear_attention_is_an_rnn.ipynb#Three-forms,-one-function)
 #
-# A state holds the past, and a chunk of $C$ tokens comes in. Give the read-outs of the chunk's queries, and the state after it, **without a loop over tokens**. (Feature map identity, no denominator.)
+# A state holds the past, and a chunk of $C$ tokens comes in. Give the read-outs of the chunk's queries, and the state after it, **without a loop over tokens**. (Feature map identity, no denominator. The check sees the numbers alone and would let a loop pass.)
 
 # %%
 def one_chunk(state, q, k, v):

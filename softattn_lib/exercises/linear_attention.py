@@ -42,6 +42,11 @@ LINEAR_STATE = Exercise(
             "Only queries and keys go through the feature map; a value is handed on as it is.",
         ),
         Mistake(
+            "the feature map on the product",
+            lambda k, v: (k[:, :, None] * v[:, None]).relu().sum(0),
+            "relu acts on the key before it meets the value; afterwards it cuts off other entries.",
+        ),
+        Mistake(
             "the first token is left out",
             lambda k, v: k[1:].relu().T @ v[1:],
             "The past begins empty, and the first token is written like every other.",
@@ -158,6 +163,11 @@ ONE_CHUNK = Exercise(
             "the past is forgotten",
             lambda state, q, k, v: ((q @ k.T).tril() @ v, state + k.T @ v),
             "Every query of the chunk also reads the state that came in.",
+        ),
+        Mistake(
+            "the chunk's own tokens are not read",
+            lambda state, q, k, v: (q @ state, state + k.T @ v),
+            "The state that came in is the past; a query also sees its chunk, up to its own token.",
         ),
         Mistake(
             "the mask inside the chunk is missing",

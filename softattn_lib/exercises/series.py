@@ -137,6 +137,9 @@ def _relative(order, x):
     return abs(sa.taylor(order)(x) / math.exp(x) - 1)
 
 
+# The last one is the radius at which order 0 is enough.
+RADII = ((1.0, 0.1), (2.0, 0.01), (3.0, 0.05), (5.0, 0.1), (8.0, 0.001), (0.05, 0.1))
+
 ORDER_FOR_RADIUS = Exercise(
     name="order_for_radius",
     notebook=NOTEBOOK,
@@ -147,13 +150,18 @@ ORDER_FOR_RADIUS = Exercise(
     reference=lambda radius, tolerance: sa.order_for_tolerance(tolerance, radius),
     cases=lambda generator: [
         Case(f"radius {radius}, tolerance {tolerance}", (radius, tolerance))
-        for radius, tolerance in ((1.0, 0.1), (2.0, 0.01), (3.0, 0.05), (5.0, 0.1), (8.0, 0.001))
+        for radius, tolerance in RADII
     ],
     mistakes=(
         Mistake(
             "odd orders are taken too",
             lambda radius, tol: _first(range(99), lambda n: _relative(n, -radius), tol),
             "Odd orders have negative weights, so only even ones are asked for.",
+        ),
+        Mistake(
+            "order 0 is not tried",
+            lambda radius, tol: _first(range(2, 99, 2), lambda n: _relative(n, -radius), tol),
+            "0 is even too, and for scores close to 0 the weight 1 can be good enough.",
         ),
         Mistake(
             "measured at +R",

@@ -92,7 +92,13 @@ CAUSAL_ATTENTION = Exercise(
         Mistake(
             "the scale is missing",
             lambda q, k, v: _causal(q, k, v, scale=1.0),
-            "Scores are sums of d products, so they want the factor d ** -0.5.",
+            "Scores are sums of d products, so they want the factor d ** -0.5. It belongs "
+            "inside exp: on the weights it would cancel.",
+        ),
+        Mistake(
+            "the number of tokens in the scale",
+            lambda q, k, v: _causal(q, k, v, scale=len(q) ** -0.5),
+            "A score is a sum of d products: d is the width, `q.shape[-1]`, and `len(q)` is T.",
         ),
         Mistake(
             "the mask is missing",
@@ -210,6 +216,11 @@ MASKED_SOFTMAX = Exercise(
             "hidden scores set to 0",
             lambda scores, visible: scores.masked_fill(~visible, 0.0).softmax(-1),
             "exp(0) is 1, so a hidden key keeps a weight: -inf is the score of a hidden key.",
+        ),
+        Mistake(
+            "a finite score for hidden keys",
+            lambda scores, visible: scores.masked_fill(~visible, -1e9).softmax(-1),
+            "Where all keys are hidden, equal scores give them equal weights: -inf hides for good.",
         ),
     ),
     hints=(

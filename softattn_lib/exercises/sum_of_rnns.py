@@ -216,6 +216,16 @@ SECOND_ORDER_RNN = Exercise(
             lambda q, k, v: _order_two(q @ k.T).tril() @ v,
             "Put a 1 behind each value, and divide what is read by what the ones give.",
         ),
+        Mistake(
+            "the mask is missing",
+            lambda q, k, v: (w := _order_two(q @ k.T)) @ v / w.sum(-1, keepdim=True),
+            "The state of step t holds the tokens up to t, and no later ones.",
+        ),
+        Mistake(
+            "the scores are scaled",
+            lambda q, k, v: _masked(_order_two(q @ k.T * q.shape[-1] ** -0.5), v),
+            "The scale is 1 here: queries and keys come in as they are.",
+        ),
     ),
     hints=(
         "Three states, one for each order, and values with a 1 behind them.",
