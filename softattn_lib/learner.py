@@ -1,8 +1,8 @@
 """The learner's files: what was guessed, what is solved. Small, and never a reason for an error.
 
-A file is in `softattn_lib` in the user's state folder (XDG_STATE_HOME, LOCALAPPDATA on Windows,
-else ~/.local/state), unless an environment variable names another. What cannot be written lasts
-as long as the session.
+They are in `softattn_lib` in the user's state folder (XDG_STATE_HOME, LOCALAPPDATA on Windows,
+else ~/.local/state), unless the environment variable SOFTATTN_LEARNER names another folder. What
+cannot be written lasts as long as the session.
 """
 
 import json
@@ -13,23 +13,15 @@ from pathlib import Path
 _unsaved = {}  # by path, what stands in for a file that cannot be written
 
 
-def file_path(name: str, variable: str) -> Path:
-    """Where a file is.
-
-    Args:
-        name: of the file.
-        variable: the environment variable that names another path.
+def file_path(name: str) -> Path:
+    """Where the file of this name is.
 
     Example:
-        >>> file_path("notes.json", "SOFTATTN_NOTES").parts[-2:]
-        ('softattn_lib', 'notes.json')
-        >>> os.environ["SOFTATTN_NOTES"] = "mine.json"
-        >>> print(file_path("notes.json", "SOFTATTN_NOTES"))
-        mine.json
-        >>> del os.environ["SOFTATTN_NOTES"]
+        >>> file_path("notes.json").name
+        'notes.json'
     """
-    if chosen := os.environ.get(variable):
-        return Path(chosen).expanduser()
+    if chosen := os.environ.get("SOFTATTN_LEARNER"):
+        return Path(chosen).expanduser() / name
     if xdg := os.environ.get("XDG_STATE_HOME"):
         folder = Path(xdg)
     elif sys.platform == "win32":
@@ -39,13 +31,14 @@ def file_path(name: str, variable: str) -> Path:
     return folder / "softattn_lib" / name
 
 
-def load(path: Path) -> dict:
+def load(name: str) -> dict:
     """What was saved; nothing where there is no file or a broken one.
 
     Example:
-        >>> load(Path("no such file.json"))
+        >>> load("no such file.json")
         {}
     """
+    path = file_path(name)
     if path in _unsaved:
         return dict(_unsaved[path])
     try:
@@ -55,16 +48,18 @@ def load(path: Path) -> dict:
     return known if isinstance(known, dict) else {}
 
 
-def save(path: Path, known: dict) -> None:
+def save(name: str, known: dict) -> None:
     """Replace what was saved, all at once. What cannot be written is kept in memory.
 
     Example:
         >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save(Path(folder) / "new" / "notes.json", {"solved": True})
-        ...     load(Path(folder) / "new" / "notes.json")
+        >>> with tempfile.TemporaryDirectory() as os.environ["SOFTATTN_LEARNER"]:
+        ...     save("notes.json", {"solved": True})
+        ...     load("notes.json")
         {'solved': True}
+        >>> del os.environ["SOFTATTN_LEARNER"]
     """
+    path = file_path(name)
     try:
         if path.exists() and not path.is_file():  # /dev/null, which root could replace, or a folder
             raise FileExistsError(path)

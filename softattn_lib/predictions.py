@@ -5,8 +5,7 @@
     summary()                                                                       all guesses
 
 Guesses are kept in one small file on this machine, `predictions.json` among the learner's files
-(see `softattn_lib.learner`), unless the environment variable SOFTATTN_PREDICTIONS names another.
-Delete it to begin anew.
+(see `softattn_lib.learner`). Delete it to begin anew.
 """
 
 import html
@@ -14,7 +13,6 @@ import math
 import textwrap
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 from . import learner, stand_ins
 
@@ -26,6 +24,7 @@ else:
 WIDTH = 96  # characters of a printed line
 STYLE = "<style>.softattn .widget-html-content { line-height: 1.5; }</style>"  # of lines that wrap
 NOTHING = ("not chosen yet", "")  # label and value of the slider's first place
+FILE = "predictions.json"
 _asked = {}  # by name, what was asked in this session
 
 
@@ -96,10 +95,10 @@ def reveal(name: str, result, because: str) -> None:
         No guess recorded. Result: yes.
         Because each is divided by their sum.
     """
-    question = _asked.get(name)
-    result = question.check(result) if question else result
-    shown = question.label(result) if question else _plain(result)
-    guess = _guess(question) if question else None
+    shown, guess = _plain(result), None
+    if question := _asked.get(name):
+        result = question.check(result)
+        shown, guess = question.label(result), _guess(question)
     if guess is None:
         print(f"No guess recorded. Result: {shown}.")
     else:
@@ -140,16 +139,6 @@ def summary(notebook: str = "") -> None:
             print(line(row))
     results = [x["right"] for x in known.values() if x["result"]]
     print(f"{sum(results)} of {len(results)} right")
-
-
-def predictions_file() -> Path:
-    """Where guesses are kept.
-
-    Example:
-        >>> predictions_file().suffix
-        '.json'
-    """
-    return learner.file_path("predictions.json", "SOFTATTN_PREDICTIONS")
 
 
 class Prediction(ipywidgets.VBox):
@@ -198,7 +187,6 @@ class Prediction(ipywidgets.VBox):
             self._committed = self.control.value
             _write(
                 self._question.name,
-                question=self._question.text,
                 guess=self._question.label(self._committed),
                 result="",
                 right=False,
@@ -361,19 +349,19 @@ def _guess(question):
 
 def _write(name, **changes):
     known = _load()
-    learner.save(predictions_file(), known | {name: known.get(name, {}) | changes})
+    learner.save(FILE, known | {name: known.get(name, {}) | changes})
 
 
 def _forget(name):
-    learner.save(predictions_file(), {n: x for n, x in _load().items() if n != name})
+    learner.save(FILE, {n: x for n, x in _load().items() if n != name})
 
 
 def _load():
-    """{name: {"question", "guess", "result": texts, "right": bool}}; what is broken is left out."""
+    """{name: {"guess", "result": texts, "right": bool}}; what is broken is left out."""
     return {
-        name: {key: _text(x.get(key)) for key in ("question", "guess", "result")}
+        name: {key: _text(x.get(key)) for key in ("guess", "result")}
         | {"right": x.get("right") is True}
-        for name, x in learner.load(predictions_file()).items()
+        for name, x in learner.load(FILE).items()
         if isinstance(x, dict) and isinstance(x.get("guess"), str)
     }
 

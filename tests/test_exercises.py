@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from softattn_lib import exercises, learner
+from softattn_lib import exercises
 from softattn_lib.exercises import EXERCISES, examine
 from softattn_lib.exercises.checker import KINDS
 from tools import exercises as tool
@@ -40,7 +40,7 @@ each_mistake = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def own_record(tmp_path, monkeypatch):
     """Each test begins with nothing solved, and leaves the record of whoever runs it alone."""
-    monkeypatch.setenv("SOFTATTN_PROGRESS", str(tmp_path / "record" / "exercises.json"))
+    monkeypatch.setenv("SOFTATTN_LEARNER", str(tmp_path / "record"))
     exercises.keep_record(True)
     return tmp_path / "record" / "exercises.json"
 
@@ -423,11 +423,6 @@ def test_where_nothing_can_be_written_hints_still_follow_each_other(capsys, own_
     for n in (1, 2):
         exercises.hint("softmax_row")
         assert lines(capsys)[0].startswith(f"Hint {n} of 3")
-
-
-def test_the_record_lies_beside_the_predictions(monkeypatch):
-    monkeypatch.delenv("SOFTATTN_PROGRESS")
-    assert exercises.progress_file() == learner.file_path("exercises.json", "no such variable")
 
 
 def test_an_unknown_name_is_answered_with_a_near_one():

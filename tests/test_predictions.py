@@ -17,18 +17,17 @@ import numpy as np
 import pytest
 import torch
 
-from softattn_lib import learner, predictions
-from softattn_lib.predictions import Prediction, predict, predictions_file, reveal, summary
+from softattn_lib import predictions
+from softattn_lib.predictions import Prediction, predict, reveal, summary
 from tools import notebooks
 
 
 @pytest.fixture(autouse=True)
 def file(tmp_path, monkeypatch):
     """Each test begins without guesses, and leaves those of whoever runs it alone."""
-    path = tmp_path / "record" / "predictions.json"
-    monkeypatch.setenv("SOFTATTN_PREDICTIONS", str(path))
+    monkeypatch.setenv("SOFTATTN_LEARNER", str(tmp_path / "record"))
     monkeypatch.setattr(predictions, "_asked", {})
-    return path
+    return tmp_path / "record" / "predictions.json"
 
 
 def weight(name="02-odd-orders"):
@@ -266,11 +265,6 @@ def test_the_summary_counts_what_was_right(capsys):
 # The file
 
 
-def test_the_file_lies_beside_that_of_the_exercises(monkeypatch):
-    monkeypatch.delenv("SOFTATTN_PREDICTIONS")
-    assert predictions_file() == learner.file_path("predictions.json", "no such variable")
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -306,7 +300,7 @@ def test_where_nothing_can_be_written_a_guess_lasts_as_long_as_the_session(
 ):
     (tmp_path / "a file").write_text("in the way")
     blocked = tmp_path / "a file" / "predictions.json"  # also for root, who may write anywhere
-    monkeypatch.setenv("SOFTATTN_PREDICTIONS", str(blocked))
+    monkeypatch.setenv("SOFTATTN_LEARNER", str(blocked.parent))
     commit(weight(), "order 3")
     reveal("02-odd-orders", "order 3", "so.")
     assert said(capsys).startswith("Your guess: order 3.")

@@ -68,8 +68,7 @@ def names(folder=FOLDER):
 
 def new_learner(folder):
     """The environment of a kernel in which nothing is guessed and no exercise is solved yet."""
-    files = {"PREDICTIONS": "predictions.json", "PROGRESS": "exercises.json"}
-    return {f"SOFTATTN_{name}": str(Path(folder) / file) for name, file in files.items()}
+    return {"SOFTATTN_LEARNER": str(folder)}
 
 
 # Running and writing

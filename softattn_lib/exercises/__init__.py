@@ -13,7 +13,7 @@ import difflib
 from . import memory
 from .catalogue import EXERCISES
 from .checker import Case, Exercise, Mistake, Verdict, examine
-from .memory import keep_record, progress_file
+from .memory import keep_record
 
 __all__ = [
     "EXERCISES",
@@ -26,7 +26,6 @@ __all__ = [
     "hint",
     "keep_record",
     "progress",
-    "progress_file",
 ]
 
 
