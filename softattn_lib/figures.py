@@ -128,7 +128,6 @@ def points_figure(
         zeroline=False,
     )
     figure.update_layout(height=max(HEIGHT, 150 + 19 * len(names)))
-    figure.update_layout(legend={"xref": "container", "y": -80 / figure.layout.height})
     if reference is not None:
         line = {"color": NEUTRAL, "dash": "dot", "width": 1}
         figure.add_vline(x=means[list(values).index(reference)], line=line)
@@ -296,7 +295,7 @@ def _figure(traces, title, caption, x_title, y_title) -> go.Figure:
 
 
 def _add_buttons(figure, other) -> None:
-    """Buttons below the legend that switch between a figure's x values and those of another."""
+    """Buttons above the legend that switch between a figure's x values and those of another."""
     buttons = [
         {
             "label": one.layout.xaxis.title.text,
@@ -312,7 +311,6 @@ def _add_buttons(figure, other) -> None:
         for one in (figure, other)
     ]
     figure.layout.height += 75
-    figure.layout.legend.y = -75 / figure.layout.height
     figure.layout.updatemenus = [
         {
             "type": "buttons",
@@ -320,7 +318,7 @@ def _add_buttons(figure, other) -> None:
             "buttons": buttons,
             "x": 1,
             "xanchor": "right",
-            "y": -115 / figure.layout.height,
+            "y": -75 / figure.layout.height,
             "yanchor": "top",
         }
     ]

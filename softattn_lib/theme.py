@@ -63,7 +63,15 @@ TEMPLATE = go.layout.Template(
         "margin": {"l": 10, "r": 10, "b": 10},
         "xaxis": _AXIS,
         "yaxis": _AXIS,
-        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "xanchor": "left"},
+        # At the very bottom, so that the axes above keep room for their words whatever the size.
+        "legend": {
+            "orientation": "h",
+            "xref": "container",
+            "yref": "container",
+            "x": 0.02,
+            "y": 0.02,
+            "yanchor": "bottom",
+        },
         "annotationdefaults": {"showarrow": False},
     }
 )

@@ -174,7 +174,7 @@ def _blank() -> go.Figure:
     for trace in traces:
         trace.mode = trace.mode or "lines"
     figure.add_traces(traces, rows=[1, 1, 1, 2, 2, 1, 1, 1], cols=[1, 1, 1, 1, 1, 2, 2, 2])
-    figure.update_layout(template=TEMPLATE, height=480, legend={"y": -0.14})
+    figure.update_layout(template=TEMPLATE, height=480)
     figure.update_annotations(font_size=13)
     figure.update_xaxes(title_text="score s", row=2, col=1)
     figure.update_xaxes(title_text="order", row=1, col=2)

@@ -227,7 +227,7 @@ def _blank() -> go.Figure:
     ]
     figure.add_traces(traces, rows=[1, 1, 1, 2, 2, 3, 3], cols=[1] * 7)
     figure.update_traces(showlegend=False, row=3)
-    figure.update_layout(template=TEMPLATE, height=640, bargap=0, legend={"y": -0.16})
+    figure.update_layout(template=TEMPLATE, height=640, bargap=0)
     figure.update_annotations(font_size=13)
     figure.update_xaxes(zeroline=False)
     figure.update_xaxes(showticklabels=False, matches="x2", row=1)

@@ -111,7 +111,7 @@ def _for_any_order(row: Row) -> go.Figure:
     )
     lowest, highest = max(row.weights.min(), -1), min(row.weights.max(), 1.2)
     words = [html.escape(token, quote=False) for token in row.tokens]
-    figure.update_layout(template=TEMPLATE, legend_y=-0.4)  # below the words
+    figure.update_layout(template=TEMPLATE)
     figure.update_xaxes(tickvals=positions, ticktext=words, tickangle=-90, col=1)
     figure.update_yaxes(title_text="weight", range=[lowest - 0.02, highest + 0.02], col=1)
     figure.update_xaxes(title_text="order N", dtick=4, col=2)

@@ -258,7 +258,7 @@ def _blank(step: Step) -> go.Figure:
     for n in range(len(step.distance)):
         trace = go.Scatter(x=tokens, name=f"order {n}", mode="lines+markers", **style(n))
         figure.add_trace(trace, row=2, col=3)
-    figure.update_layout(template=TEMPLATE, height=620, legend={"y": -0.1})
+    figure.update_layout(template=TEMPLATE, height=620)
     figure.update_layout(coloraxis={**color_axis((-1, 1)), "showscale": False})
     figure.update_traces(textfont_size=10, selector={"type": "heatmap"})
     figure.update_annotations(font_size=12)
