@@ -5,9 +5,6 @@ TORCH_ARGS ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-INSTALLED_AUTHOR := .venv/.installed-author
-INSTALLED_SITE := .venv/.installed-site
-INSTALLED_BROWSER := .venv/.installed-browser
 LAB_SETTINGS := .venv/share/jupyter/lab/settings
 # Without the plugin for notebooks, which takes seconds to load, and with it.
 UNIT := $(BIN)/python -m pytest -p no:nbval --doctest-modules
@@ -47,17 +44,17 @@ lint: $(INSTALLED) ## style: ruff check and ruff format
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 
-notebooks: $(INSTALLED_AUTHOR) ## execute the notebooks again, store their outputs, pair the files
+notebooks: .venv/.installed-author ## execute the notebooks again, store their outputs, pair the files
 	$(BIN)/softattn model
 	$(BIN)/python -m tools.notebooks $(ARGS)
 
 exercises: $(INSTALLED) ## execute the solutions again, make the exercises from them
 	$(BIN)/python -m tools.exercises $(ARGS)
 
-site: $(INSTALLED_SITE) ## build the pages that need no Python to read, build/site/index.html
+site: .venv/.installed-site ## build the pages that need no Python to read, build/site/index.html
 	$(BIN)/python -m tools.site
 
-browser: $(INSTALLED_BROWSER) ## install a browser, so that the tests open JupyterLab and the pages in it
+browser: .venv/.installed-site .venv/.installed-browser ## install a browser, so that the tests open JupyterLab and the pages in it
 	$(BIN)/python -m tools.browser install
 
 model: $(INSTALLED) ## fetch the small language model into your cache, once
@@ -84,14 +81,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 		'{"fetchNews": "false", "checkForUpdates": false}}' > $(LAB_SETTINGS)/overrides.json
 	@touch $@
 
-$(INSTALLED_AUTHOR): $(INSTALLED)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[author]'
-	@touch $@
-
-$(INSTALLED_SITE): $(INSTALLED)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[site]'
-	@touch $@
-
-$(INSTALLED_BROWSER): $(INSTALLED_SITE)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[browser]'
+.venv/.installed-%: $(INSTALLED)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[$*]'
 	@touch $@

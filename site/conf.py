@@ -22,7 +22,7 @@ nb_merge_streams = True
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_dmath_double_inline = True
 myst_heading_anchors = 4
-myst_heading_slug_func = "tools.site.anchor"
+myst_heading_slug_func = "tools.notebooks.anchor"
 
 # The reference
 default_role = "py:obj"  # `order` in a docstring is code, and a link where it names something

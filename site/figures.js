@@ -27,11 +27,11 @@
     const config = { responsive: true, displayModeBar: false };
     const Plotly = await plotly();
     await Plotly.newPlot(canvas, { data, layout: { ...layout, autosize: true }, frames, config });
-    if (slider) addSlider(figure, canvas, slider, layout.meta ?? {}, Plotly);
+    if (slider) addSlider(canvas, slider, layout.meta ?? {}, Plotly);
     figure.classList.add("drawn");
   }
 
-  function addSlider(figure, canvas, slider, meta, Plotly) {
+  function addSlider(canvas, slider, meta, Plotly) {
     const input = element("input", { type: "range", min: 0, max: slider.steps.length - 1, step: 1 });
     input.value = slider.active ?? 0;
     const value = element("output");
@@ -48,7 +48,7 @@
       show();
       Plotly.animate(canvas, [slider.steps[input.value].args[0][0]], AT_ONCE)
         .then(() => rescale(canvas, Plotly))
-        .then(() => describe(figure, canvas));
+        .then(() => describe(canvas));
     });
     show();
     canvas.before(label);
@@ -64,7 +64,7 @@
   }
 
   // What the figure shows now, for those who do not see it.
-  function describe(figure, canvas) {
+  function describe(canvas) {
     const { text = "", subtitle } = canvas.layout.title ?? {};
     const words = new DOMParser().parseFromString(`${text}. ${subtitle?.text ?? ""}`.replaceAll("<br>", " "), "text/html");
     canvas.setAttribute("aria-label", words.body.textContent);

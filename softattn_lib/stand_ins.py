@@ -9,25 +9,8 @@ that is assigned reaches those who observe it, so that the cells after a widget 
 
 from importlib import import_module
 
-from traitlets import Any, HasTraits, link
-
-__all__ = [
-    "HTML",
-    "AnyWidget",
-    "Button",
-    "Dropdown",
-    "FloatSlider",
-    "HBox",
-    "IntSlider",
-    "Layout",
-    "Play",
-    "RadioButtons",
-    "SelectionSlider",
-    "ToggleButtons",
-    "VBox",
-    "link",
-    "missing",
-]
+from traitlets import Any, HasTraits
+from traitlets import link as link
 
 
 def missing(*names: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from softattn_lib import small_model
 from tools.browser import WIDGETS, LabPage, lab
-from tools.course import FORMULA
+from tools.course import FORMULA, read_course
 from tools.notebooks import FOLDER
 
 pytestmark = pytest.mark.slow
@@ -28,6 +28,9 @@ SHOWN = """widget => {
 }"""
 
 
+COURSE, _ = read_course()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("lab")
@@ -42,7 +45,7 @@ def address(folder, browser):
 @contextmanager
 def run(browser, address, name):
     """A notebook that has run in JupyterLab, no cell with an error."""
-    if name.startswith("00") and not small_model.is_ready():
+    if COURSE[name]["needs_model"] and not small_model.is_ready():
         pytest.skip("the small model is not there: `make model` fetches it")
     notebook = LabPage(browser, address, name)
     notebook.run_all()

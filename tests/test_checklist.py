@@ -2,14 +2,11 @@
 
 import ast
 import inspect
-import os
 import re
-import tempfile
 from itertools import pairwise
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 import softattn_lib
 from softattn_lib import small_model
@@ -18,16 +15,15 @@ from tools.notebooks import (
     FOLDER,
     ROOT,
     code_cells,
+    execute,
     is_compared,
     names,
-    new_learner,
     normalise_output,
     output_text,
 )
 
 SOURCES = sorted((ROOT / "softattn_lib").rglob("*.py"))
-COURSE = course.read_course()
-SYMBOLS = COURSE.pop("symbols")
+COURSE, SYMBOLS = course.read_course()
 each_notebook = pytest.mark.parametrize("name", names())
 
 
@@ -74,16 +70,7 @@ def run_twice(name):
     cells = [cell for _, cell in code_cells(stored(name))]
     again = [nbformat.v4.new_code_cell(cell.source) for cell in cells]
     peak = nbformat.v4.new_code_cell(PEAK)
-    client = NotebookClient(
-        nbformat.v4.new_notebook(cells=[*cells, *again, peak]),
-        timeout=300,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(FOLDER)}},
-        coalesce_streams=True,
-        extra_arguments=["--log-level=ERROR"],
-    )
-    with tempfile.TemporaryDirectory() as empty:
-        client.execute(env=os.environ | new_learner(empty))
+    execute(nbformat.v4.new_notebook(cells=[*cells, *again, peak]))
     return cells, again, float(peak.outputs[0].data["text/plain"])
 
 

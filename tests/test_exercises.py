@@ -576,7 +576,7 @@ def test_writing_again_changes_nothing(copies):
 def test_a_course_without_solutions(tmp_path):
     target = tmp_path / "course"
     assert tool.main(["--without-solutions", str(target)]) == 0
-    assert not (target / "solutions").exists()
+    assert not (target / "solutions").exists() and not (target / "TEACHING.md").exists()
     assert {path.stem for path in (target / "exercises").glob("[0-9]*.ipynb")} == set(NAMES)
     assert (target / "01_softmax_attention.ipynb").exists()
     for path in (target / "exercises").iterdir():

@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tools import site
+from tools.browser import complaints_of
 
 ROOT = Path(__file__).parent.parent
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
-LOCAL = re.compile("file:|data:|blob:")
 PHONE = {"width": 400, "height": 800}
 
 
@@ -172,7 +172,6 @@ def test_every_widget_with_controls_has_frames(pages):
         if re.fullmatch(r"softattn_lib\.widgets\.\w+", name)
         and hasattr(sys.modules[name], "draw")
         and name != "softattn_lib.widgets.live_training"  # a curve that is drawn while it trains
-        and (ROOT / f"{path}.ipynb").exists()
     }
     for path in with_slider:
         (figure,) = site.frames(path).values()
@@ -189,13 +188,7 @@ def test_every_widget_with_controls_has_frames(pages):
 def visit(browser, path, **options):
     """A page opened as a file with its formulas typeset, and a list that its complaints go to."""
     tab = browser.new_page(**options)
-    complaints = []
-    tab.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
-    tab.on("pageerror", lambda error: complaints.append(str(error)))
-    tab.on(
-        "request",
-        lambda r: None if r.url.startswith(("file:", "data:")) else complaints.append(r.url),
-    )
+    complaints = complaints_of(tab, "file:", "data:")
     tab.goto(path.as_uri())
     tab.wait_for_function("() => !window.MathJax || window.MathJax.startup?.promise")
     tab.evaluate("() => window.MathJax?.startup.promise")

@@ -68,12 +68,6 @@ def test_a_widget_may_name_another_control():
     ]
 
 
-@pytest.mark.parametrize("values", [[0, 1], range(20)])
-def test_values_without_the_first_or_too_many_are_refused(values):
-    with pytest.raises(ValueError, match="values of x must be at most 13 and have 7"):
-        with_slider(explorer(), "x", values)
-
-
 def test_only_a_switch_makes_displayed_widgets_carry_frames(monkeypatch):
     monkeypatch.delenv(SWITCH, raising=False)
     assert "frames" not in explorer()._repr_mimebundle_()[PLOTLY]

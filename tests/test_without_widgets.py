@@ -7,11 +7,11 @@ import sys
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from softattn_lib import small_model, widgets
 from softattn_lib.widgets.base import PLOTLY
 from tools import notebooks
+from tools.course import read_course
 
 BLOCK = """
 import sys
@@ -75,17 +75,17 @@ CASES = [
 
 
 def without(missing, folder):
-    """The environment of a new learner's Python in which these packages cannot be imported."""
+    """The environment of a Python in which these packages cannot be imported."""
     (folder / "sitecustomize.py").write_text(BLOCK.format(missing=missing))
     paths = [str(folder), str(notebooks.ROOT), os.environ.get("PYTHONPATH")]
     path = os.pathsep.join(filter(None, paths))
-    return os.environ | notebooks.new_learner(folder) | {"PYTHONPATH": path}
+    return notebooks.new_learner(folder) | {"PYTHONPATH": path}
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def case(request, tmp_path_factory):
     """What is missing, and what MOUNT_ALL says of it."""
-    env = without(request.param, tmp_path_factory.mktemp("without"))
+    env = os.environ | without(request.param, tmp_path_factory.mktemp("without"))
     command = [sys.executable, "-c", MOUNT_ALL]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
     return request.param, json.loads(done.stdout.splitlines()[-1])
@@ -139,18 +139,10 @@ def test_predictions_ask_on_paper_and_block_nothing(case):
 )
 def test_a_notebook_runs_to_its_end_and_prints_the_same(name, missing, tmp_path):
     stored = nbformat.read(notebooks.FOLDER / f"{name}.ipynb", as_version=4)
-    needs_model = any("doctor.check(model=True)" in cell.source for cell in stored.cells)
-    if needs_model and not small_model.is_ready():
+    if read_course()[0][name]["needs_model"] and not small_model.is_ready():
         pytest.skip("the small model is not here")
     run = nbformat.from_dict(stored)
-    client = NotebookClient(
-        run,
-        timeout=300,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(notebooks.FOLDER)}},
-        coalesce_streams=True,
-    )
-    client.execute(env=without(missing, tmp_path))
+    notebooks.execute(run, **without(missing, tmp_path))
     (first, _), *others = zip(notebooks.code_cells(run), notebooks.code_cells(stored), strict=True)
     assert "runs, with figures for widgets" in notebooks.output_text(first[1])
     for (i, cell), (_, before) in others:

@@ -1,7 +1,7 @@
 """A real JupyterLab in a real browser: for the tests, and for the pictures in the README.
 
     python -m tools.browser install     find a Chromium or Chrome, or install Chromium
-    python -m tools.browser pictures    draw the pictures of the README again, after `make site`
+    python -m tools.browser pictures    draw pictures for the README; needs pillow and the site
 
 The notebooks that are opened are copies without outputs, so whatever is seen was computed there.
 """
@@ -26,15 +26,6 @@ import nbformat
 from tools.notebooks import FOLDER, ROOT, code_cells, names, new_learner, shrink
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 SETTINGS = {
     # A fresh JupyterLab asks whether to fetch news; the question covers a corner of the notebook.
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -65,9 +56,26 @@ def open_browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium())
         yield browser
         browser.close()
+
+
+def complaints_of(page, *own: str) -> list[str]:
+    """A list to which a page adds what its console shows as an error, and what it asks for.
+
+    Args:
+        page: of Playwright, before it goes anywhere.
+        own: beginnings of addresses that it may ask for.
+    """
+    found = []
+    page.on("console", lambda said: found.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on(
+        "request",
+        lambda asked: None if asked.url.startswith(own) else found.append(f"asks for {asked.url}"),
+    )
+    return found
 
 
 def install() -> str | None:
@@ -159,19 +167,13 @@ def wait_for(url: str, server: subprocess.Popen) -> None:
 
 
 class LabPage:
-    """A notebook open in JupyterLab.
-
-    `complaints` holds what a reader's console would show as an error, and every address asked for
-    that is not the server's own.
-    """
+    """A notebook open in JupyterLab. `complaints` are those of its page, the server's apart."""
 
     def __init__(self, browser, address: str, name: str, **options):
         self.page = browser.new_page(**{"viewport": {"width": 1200, "height": 1400}} | options)
         self.page.set_default_timeout(1000 * PATIENCE)
-        self.complaints = []
-        self.page.on("console", self._on_console)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self._on_request(request.url, address))
+        own = (address, address.replace("http", "ws"), "data:", "blob:")
+        self.complaints = complaints_of(self.page, *own)
         self.page.goto(f"{address}/lab/tree/notebooks/{name}.ipynb?reset")
         self.wait_until_idle()  # before, Run asks for a kernel
         notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
@@ -194,15 +196,6 @@ class LabPage:
         """What the cells raised."""
         found = self.page.locator("[data-mime-type='application/vnd.jupyter.error']")
         return found.all_text_contents()
-
-    def _on_console(self, message) -> None:
-        if message.type == "error":
-            self.complaints.append(message.text)
-
-    def _on_request(self, url: str, address: str) -> None:
-        own = (address, address.replace("http", "ws"), "data:", "blob:")
-        if not url.startswith(own):
-            self.complaints.append(f"asks for {url}")
 
 
 # Pictures of the README

@@ -17,7 +17,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 
-from tools.notebooks import FOLDER
+from tools.notebooks import FOLDER, anchor
 
 TABLE, ENDS = "course.toml", (".py", ".ipynb")
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$", re.DOTALL)
@@ -44,9 +44,11 @@ MISTAKE = (
 )
 
 
-def read_course(folder: Path = FOLDER) -> dict:
-    """name of a notebook -> its entry, in reading order; "symbols" -> letter -> meaning."""
-    return tomllib.loads((folder / TABLE).read_text(encoding="utf-8"))
+def read_course(folder: Path = FOLDER) -> tuple[dict, dict]:
+    """{notebook: entry} in reading order, and {letter: meaning}."""
+    course = tomllib.loads((folder / TABLE).read_text(encoding="utf-8"))
+    symbols = course.pop("symbols")
+    return course, symbols
 
 
 def letters(text: str) -> set[str]:
@@ -97,7 +99,7 @@ def last_cell(name: str, course: dict, folder: Path = FOLDER) -> str:
 
 
 def link_to_section(heading: str) -> str:
-    return f"[{heading}](#{heading.replace(' ', '-')})"
+    return f"[{heading}](#{anchor(heading)})"
 
 
 def link(name: str, course: dict) -> str:
@@ -106,8 +108,7 @@ def link(name: str, course: dict) -> str:
 
 def written(name: str, cells: list, folder: Path = FOLDER) -> tuple[str, str]:
     """The first and the last cell that a notebook should have, by what is in those between."""
-    course = read_course(folder)
-    symbols = course.pop("symbols")
+    course, symbols = read_course(folder)
     prose = "\n\n".join(cell.source for cell in cells[1:-1] if cell.cell_type == "markdown")
     first = first_cell(course[name], symbols, letters(prose))
     return first, last_cell(name, course, folder)
@@ -119,10 +120,8 @@ def differs(path: Path) -> bool:
     return (cells[0].source, cells[-1].source) != written(path.stem, cells, path.parent)
 
 
-def update(path: Path) -> bool:
-    """Write the first and the last cell of a file, .py or .ipynb; return whether they differed."""
-    if not differs(path):
-        return False
+def update(path: Path) -> None:
+    """Write the first and the last cell of a file, .py or .ipynb."""
     notebook = jupytext.read(path)
     cells = notebook.cells
     cells[0].source, cells[-1].source = written(path.stem, cells, path.parent)
@@ -130,19 +129,21 @@ def update(path: Path) -> bool:
         nbformat.write(notebook, path)
     else:
         jupytext.write(notebook, path, fmt="py:percent")
-    return True
 
 
-def main(arguments=None, folder: Path = FOLDER) -> int:
+def main(arguments=None) -> int:
     """Rewrite or compare; return 1 if something was to be compared and differs, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tools.course", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--check", action="store_true", help="change nothing")
     options = parser.parse_args(arguments)
-    course = read_course(folder)
-    paths = [folder / f"{name}{end}" for name in course if name != "symbols" for end in ENDS]
-    differ = [path.name for path in paths if (differs if options.check else update)(path)]
-    print(*differ or ["all as the table says"], sep="\n")
+    course, _ = read_course()
+    paths = [FOLDER / f"{name}{end}" for name in course for end in ENDS]
+    differ = [path for path in paths if differs(path)]
+    if not options.check:
+        for path in differ:
+            update(path)
+    print(*[path.name for path in differ] or ["all as the table says"], sep="\n")
     return int(options.check and bool(differ))
 
 

@@ -81,7 +81,7 @@ def _source_for_learners(cell, name):
 def link(cell, name):
     """Where the solution of the exercise that this cell introduces is, seen from the copy."""
     heading = re.search(r"(?m)^## (.*)$", cell.source)[1]
-    return f"../solutions/{name}.ipynb#{heading.replace(' ', '-')}"
+    return f"../solutions/{name}.ipynb#{notebooks.anchor(heading)}"
 
 
 def exercise_of(cell):
@@ -135,13 +135,15 @@ def write(name):
 
 
 def copy_without_solutions(target):
-    """Copy the course to a new folder: no solutions, and no links to them.
+    """Copy the course to a new folder: no solutions, no links to them, no page for teachers.
 
     The checker still needs `softattn_lib`, whose exercises hold right functions of their own.
     """
     if target.exists():
         raise SystemExit(f"{target} is there already; name a folder that is not")
-    left_out = shutil.ignore_patterns("solutions", "__pycache__", ".ipynb_checkpoints", "my_*")
+    left_out = shutil.ignore_patterns(
+        "solutions", "TEACHING.md", "__pycache__", ".ipynb_checkpoints", "my_*"
+    )
     shutil.copytree(notebooks.FOLDER, target, ignore=left_out)
     for path in (target / COPIES.name).iterdir():
         text = path.read_text(encoding="utf-8")

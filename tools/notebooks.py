@@ -66,6 +66,11 @@ def names(folder=FOLDER):
     return sorted({p.stem for p in folder.glob("[0-9]*") if p.suffix in (".ipynb", ".py")})
 
 
+def anchor(heading):
+    """The anchor of a heading as Jupyter makes it."""
+    return heading.replace(" ", "-")
+
+
 def new_learner(folder):
     """The environment of a kernel in which nothing is guessed and no exercise is solved yet."""
     return {"SOFTATTN_LEARNER": str(folder)}
@@ -77,14 +82,24 @@ def new_learner(folder):
 def run(name, folder=FOLDER):
     """Execute the text file in a fresh kernel and write both files; a raising cell writes none."""
     from jupytext.cli import jupytext as jupytext_command
-    from nbclient import NotebookClient
 
     notebook = jupytext.read(folder / f"{name}.py")
     target = folder / f"{name}.ipynb"
     old_pictures = pictures(nbformat.read(target, as_version=4)) if target.exists() else {}
+    execute(notebook, folder)
+    normalise(notebook)
+    add_pictures(notebook, old_pictures)
+    nbformat.write(notebook, target)
+    jupytext_command(["--quiet", "--sync", str(target)])
+
+
+def execute(notebook, folder=FOLDER, **variables):
+    """Run a notebook in place, in a fresh kernel of a new learner, with more variables if given."""
+    from nbclient import NotebookClient
+
     client = NotebookClient(
         notebook,
-        timeout=300,
+        timeout=600,
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
         record_timing=False,
@@ -92,11 +107,7 @@ def run(name, folder=FOLDER):
         extra_arguments=["--log-level=ERROR"],
     )
     with tempfile.TemporaryDirectory() as empty:
-        client.execute(env=os.environ | new_learner(empty))
-    normalise(notebook)
-    add_pictures(notebook, old_pictures)
-    nbformat.write(notebook, target)
-    jupytext_command(["--quiet", "--sync", str(target)])
+        client.execute(env=os.environ | new_learner(empty) | variables)
 
 
 def normalise(notebook):

@@ -1,4 +1,4 @@
-"""Draw the README's pictures: `python -m tools.overview`.
+"""Draw the README's pictures of the small model: `python -m tools.overview`.
 
 notebooks/against_order.png is the loss against the order for the families of polynomials, from the
 table of notebook 12; notebooks/overview.png the row of attention that notebook 00 looks at, order

@@ -19,12 +19,10 @@ import pkgutil
 import re
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import ModuleType
 
-import jupytext
 import nbformat
 import plotly
 
@@ -32,19 +30,21 @@ from softattn_lib import small_model
 from softattn_lib.widgets.frames import SWITCH
 
 from . import notebooks
+from .course import read_course
+from .notebooks import PLOTLY, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "site"
 STAGE = ROOT / "build" / "site-source"
 TARGET = ROOT / "build" / "site"
 CACHE = ROOT / "build" / "site-cache"
 DOCTREES = ROOT / "build" / "site-doctrees"
 
-PLOTLY = notebooks.PLOTLY
 PACKAGE = "softattn_lib"
-# Pages beside the notebooks, with their names in the list of contents.
-PAGES = {
-    "notebooks/your_own_kernel.md": "A kernel of your own",
+FOLDERS = ("notebooks", "notebooks/exercises", "notebooks/solutions")
+# Pages beside the notebooks, with their names in the list of contents: the end of the course, and
+# what was measured.
+OWN_KERNEL = {"notebooks/your_own_kernel.md": "A kernel of your own"}
+RESULTS = {
     "claims.md": "The paper's claims, one by one",
     "experiments/README.md": "The experiments and their tables",
     "benchmarks/results/README.md": "What was measured for speed",
@@ -52,31 +52,23 @@ PAGES = {
     "benchmarks/results/profile-amd-epyc-2-cores.md": "Where the time goes",
     "CHANGELOG.md": "Changes",
 }
-COURSE = ("notebooks/your_own_kernel.md",)  # of these, what the course ends with
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
 
 
 # What there is
 
 
-def notebook_paths(folder="."):
-    """The notebooks of a folder below notebooks/, as paths from the root without suffix."""
-    found = {p.with_suffix("") for p in (ROOT / "notebooks" / folder).glob("[0-9]*.*")}
-    return sorted(path.relative_to(ROOT).as_posix() for path in found)
+def notebook_paths(folder):
+    """The notebooks of a folder, as paths from the root without suffix."""
+    return [f"{folder}/{name}" for name in notebooks.names(ROOT / folder)]
 
 
 def all_notebooks():
-    return [path for folder in (".", "exercises", "solutions") for path in notebook_paths(folder)]
+    return [path for folder in FOLDERS for path in notebook_paths(folder)]
 
 
 def read(path):
-    """A notebook with its stored outputs, or without any where none are stored."""
-    stored = ROOT / f"{path}.ipynb"
-    if stored.exists():
-        return nbformat.read(stored, as_version=4)
-    notebook = jupytext.read(ROOT / f"{path}.py")
-    notebook.metadata = nbformat.from_dict(notebooks.METADATA)
-    return notebook
+    return nbformat.read(ROOT / f"{path}.ipynb", as_version=4)
 
 
 def title(path):
@@ -182,7 +174,7 @@ def frames(path):
         return {}
     kept = CACHE / f"{Path(path).name}-{fingerprint(path)}.json"
     if not kept.exists():
-        if "doctor.check(model=True)" in code(notebook) and not small_model.is_ready():
+        if needs_model(path) and not small_model.is_ready():
             print(f"{path}: no sliders without the small model, which `softattn model` fetches")
             return {}
         start = time.perf_counter()
@@ -195,23 +187,16 @@ def frames(path):
     return {int(i): figure for i, figure in json.loads(kept.read_text()).items()}
 
 
+def needs_model(path):
+    course, _ = read_course()
+    return course[Path(path).name]["needs_model"]
+
+
 def run(path, notebook, last):
     """Run the cells up to the last one that shows a widget, and take their figures with frames."""
-    from nbclient import NotebookClient
-
     notebook = notebook.copy()
     notebook.cells = notebook.cells[: last + 1]
-    folder = (ROOT / path).parent
-    client = NotebookClient(
-        notebook,
-        timeout=600,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-        extra_arguments=["--log-level=ERROR"],
-    )
-    with tempfile.TemporaryDirectory() as empty:
-        own = notebooks.new_learner(empty) | {SWITCH: "1"}
-        client.execute(env=os.environ | own)
+    notebooks.execute(notebook, (ROOT / path).parent, **{SWITCH: "1"})
     figures = {i: o.data[PLOTLY] for i, o in notebooks.outputs(notebook) if is_figure(o)}
     return {
         i: notebooks.normalise_figure(figure)
@@ -272,7 +257,7 @@ def figure_html(figure, name):
     layout = figure["layout"]
     data = json.dumps(figure, separators=(",", ":")).replace("</", "<\\/")
     return (
-        f'<figure class="plot" id="{name}" aria-label="{html.escape(words(layout))}">'
+        f'<figure class="plot" id="{name}">'
         f'<div class="canvas" role="img" aria-label="{html.escape(words(layout))}"'
         f' style="height: {layout.get("height", 420)}px"></div>'
         f'<script type="application/json">{data}</script></figure>'
@@ -325,11 +310,6 @@ def escaped(lines):
             yield "".join(parts)
 
 
-def anchor(heading):
-    """The anchor of a heading as Jupyter makes it, so that links work here and there."""
-    return heading.replace(" ", "-")
-
-
 def contents(entries):
     return "\n".join(f"{text} <{target}>" for target, text in entries)
 
@@ -337,13 +317,14 @@ def contents(entries):
 def index():
     """The first page, with the lists of contents filled in."""
     text = (SOURCES / "index.md").read_text(encoding="utf-8")
-    course = [(path, title(path)) for path in notebook_paths()]
-    course += [(strip(path), PAGES[path]) for path in COURSE]
+    course, exercises, solutions = (
+        [(path, title(path)) for path in notebook_paths(folder)] for folder in FOLDERS
+    )
     lists = {
-        "course": course,
-        "exercises": [(path, title(path)) for path in notebook_paths("exercises")],
-        "solutions": [(path, title(path)) for path in notebook_paths("solutions")],
-        "results": [(strip(path), PAGES[path]) for path in PAGES if path not in COURSE],
+        "course": course + without_suffix(OWN_KERNEL),
+        "exercises": exercises,
+        "solutions": solutions,
+        "results": without_suffix(RESULTS),
         "reference": [(f"reference/{name}", name) for name in modules()],
     }
     for name, entries in lists.items():
@@ -351,8 +332,8 @@ def index():
     return text
 
 
-def strip(path):
-    return path.removesuffix(".md")
+def without_suffix(pages):
+    return [(path.removesuffix(".md"), name) for path, name in pages.items()]
 
 
 # Staging
@@ -404,7 +385,7 @@ def stage():
     files.copy(mathjax_file(), "_static/mathjax.js")
     for path in all_notebooks():
         files.write(f"{path}.ipynb", page(path, frames(path)))
-    for path in PAGES:
+    for path in OWN_KERNEL | RESULTS:
         text = (ROOT / path).read_text(encoding="utf-8")
         files.write(path, text)
         for target in linked_files(path, text):

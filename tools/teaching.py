@@ -70,7 +70,7 @@ def _text(cell) -> str:
     return "\n".join(texts)
 
 
-def page(folder: Path = FOLDER) -> str:
+def page() -> str:
     """TEACHING.md as it should be."""
     environment = jinja2.Environment(
         trim_blocks=True,
@@ -79,7 +79,7 @@ def page(folder: Path = FOLDER) -> str:
         undefined=jinja2.StrictUndefined,
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(questions=questions(folder), exercises=EXERCISES)
+    return template.render(questions=questions(), exercises=EXERCISES)
 
 
 if __name__ == "__main__":

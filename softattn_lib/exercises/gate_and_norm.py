@@ -5,13 +5,9 @@ import torch
 import softattn_lib as sa
 
 from .checker import Case, Exercise, Mistake
-from .sizes import QKV, tensor_cases, uniform
+from .sizes import QKV, gate, tensor_cases
 
 NOTEBOOK = "07_denominator_gate_norm"
-
-
-def _gate(generator, sizes):
-    return 0.1 + 0.9 * uniform(generator, sizes["T"])
 
 
 def _causal(q, k):
@@ -34,7 +30,7 @@ GATE_FORM = Exercise(
     minutes=5,
     difficulty=1,
     reference=lambda q, k, v, gate: _attend(q, k, v, normalizer="visible_keys", output_gate=gate),
-    cases=tensor_cases(*QKV, _gate),
+    cases=tensor_cases(*QKV, gate),
     mistakes=(
         Mistake(
             "the gate is forgotten",
@@ -141,11 +137,11 @@ def _unit(y):
 
 
 def _gated_cases(generator):
-    cases = tensor_cases(*QKV, _gate, lambda generator, sizes: 2)(generator)
-    q, k, v, gate, order = cases[-1].args
+    cases = tensor_cases(*QKV, gate, lambda generator, sizes: 2)(generator)
+    q, k, v, *others = cases[-1].args
     v = v.clone()
     v[0] = 0
-    return [*cases, Case("a first value of length 0", (q, k, v, gate, order))]
+    return [*cases, Case("a first value of length 0", (q, k, v, *others))]
 
 
 GATED_NORM = Exercise(

@@ -6,13 +6,9 @@ import torch.nn.functional as F
 import softattn_lib as sa
 
 from .checker import Case, Exercise, Mistake
-from .sizes import QKV, tensor_cases, uniform
+from .sizes import QKV, gate, log_decay, tensor_cases
 
 NOTEBOOK = "08_what_the_names_hide"
-
-
-def _log_decay(generator, sizes):
-    return -uniform(generator, sizes["T"]) - 0.05
 
 
 def _run(k, v, step):
@@ -34,7 +30,7 @@ DECAYING_STATE = Exercise(
             k, k, v, kernel="identity", normalizer="none", scale=1.0, log_decay=log_decay
         )[1].numerator
     ),
-    cases=tensor_cases("T d", "T e", _log_decay),
+    cases=tensor_cases("T d", "T e", log_decay),
     mistakes=(
         Mistake(
             "the new token decays too",
@@ -89,7 +85,7 @@ INPUT_GATE = Exercise(
     reference=lambda q, k, v, gate: sa.parallel_attention(
         q, k, v, kernel="exp", input_gate=gate, scale=1.0
     )[0],
-    cases=tensor_cases(*QKV, lambda generator, sizes: 0.1 + 0.9 * uniform(generator, sizes["T"])),
+    cases=tensor_cases(*QKV, gate),
     start=lambda q, k, v, gate: _mean(_causal(q, k), v),
     mistakes=(
         Mistake(
@@ -215,8 +211,8 @@ def _running(log_decay):
 
 
 def _log_decay_cases(generator):
-    made = [Case(f"T = {T}", (-uniform(generator, T) - 0.05,)) for T in (3, 6)]
-    nearly_all = -uniform(generator, 5) - 0.05
+    made = [Case(f"T = {T}", (log_decay(generator, {"T": T}),)) for T in (3, 6)]
+    nearly_all = log_decay(generator, {"T": 5})
     nearly_all[2] = -800.0
     return [*made, Case("a step that forgets everything", (nearly_all,))]
 

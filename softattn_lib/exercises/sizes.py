@@ -33,6 +33,16 @@ def uniform(generator: torch.Generator, *shape: int) -> torch.Tensor:
     return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
 
+def gate(generator: torch.Generator, sizes: dict) -> torch.Tensor:
+    """Numbers between 0.1 and 1, one for each of T tokens."""
+    return 0.1 + 0.9 * uniform(generator, sizes["T"])
+
+
+def log_decay(generator: torch.Generator, sizes: dict) -> torch.Tensor:
+    """Logarithms of decays, negative, one for each of T tokens."""
+    return -uniform(generator, sizes["T"]) - 0.05
+
+
 def label(sizes: dict) -> str:
     """The sizes in words.
 

@@ -15,39 +15,27 @@ def wanted() -> bool:
     return os.environ.get(SWITCH) == "1"
 
 
-def with_slider(explorer, control: str | None = None, values=None) -> go.Figure:
+def with_slider(explorer) -> go.Figure:
     """The figure of an Explorer with a frame for each value of one control, and a slider.
+
+    `explorer.slide` says which control, and which values if not all; of more than 13 some that lie
+    evenly between the ends are taken. The first values of all others hold.
 
     Frames hold what differs between them and nothing else. `layout.meta` has what belongs beside
     the figure: `read_outs`, HTML for each frame, and `fixed`, a sentence about the other controls.
 
-    Args:
-        explorer: whose first values hold for all other controls.
-        control: name of the one that the slider takes the place of; None takes `explorer.slide`.
-        values: of that control, the first one among them; None takes all that it has, and of more
-            than 13 some that lie evenly between the ends.
-
-    Raises:
-        ValueError: if values lack the control's first value, or are more than 13.
-
     Example:
         >>> from softattn_lib.widgets import state_growth
-        >>> figure = with_slider(state_growth.mount(), "d")
+        >>> figure = with_slider(state_growth.mount())
         >>> [frame.name for frame in figure.frames]
-        ['4', '8', '16', '32', '64', '128']
+        ['0', '1', '2', '3', '4', '5', '6']
         >>> figure.layout.sliders[0].active, figure.layout.meta["fixed"]
-        (4, 'Other controls: order N 2; packed.')
+        (2, 'Other controls: head width d 64; packed.')
     """
-    chosen, chosen_values = explorer.slide
-    control = chosen if control is None else control
-    values = chosen_values if values is None and control == chosen else values
+    control, values = explorer.slide
     labels = choices(explorer._controls[control])
     first = explorer._defaults[control]
     values = thinned(list(labels), first) if values is None else list(values)
-    if first not in values or len(values) > MAX_FRAMES:
-        raise ValueError(
-            f"values of {control} must be at most {MAX_FRAMES} and have {first!r}, got {values}"
-        )
     results = [explorer._compute(**{**explorer._defaults, control: value}) for value in values]
     figures = [json.loads(explorer._draw(result).to_json()) for result in results]
     names = [labels[value] for value in values]
@@ -135,7 +123,7 @@ def slider(description: str, names: list[str], active: int) -> dict:
     return {
         "active": active,
         "currentvalue": {"prefix": f"{description}: "},
-        "pad": {"t": 70},  # below the axis, its title and the legend
+        "pad": {"t": 50},  # below the axis and its title
         "steps": [{"label": n, "method": "animate", "args": [[n], AT_ONCE]} for n in names],
     }
 
