@@ -33,7 +33,7 @@ class Finding:
 
     def __str__(self):
         mark, fix = ("!", f"\n    fix: {self.fix}") if self.fix else (" ", "")
-        return f"{mark} {self.name:<14}{self.value}{fix}"
+        return f"{mark} {self.name:<17}{self.value}{fix}"
 
 
 class SetupError(RuntimeError):

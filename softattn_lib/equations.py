@@ -31,7 +31,8 @@ class Equation:
         latex: the formula.
         function: dotted name of the library function that computes it.
         notebook: the notebook that derives it.
-        measure: inputs -> the largest difference between its two sides.
+        measure: inputs -> the largest difference between its two sides, or how far the left one of
+            an inequality is above the right one.
     """
 
     number: str
@@ -62,19 +63,19 @@ def check(number: str) -> str:
 
     Raises:
         KeyError: for a number that is not in `EQUATIONS`.
-        AssertionError: if the two sides differ by more than 1e-10.
+        AssertionError: if it fails by more than 1e-10.
 
     Example:
         >>> check("3.1")
-        'Equation 3.1 holds for B=2, H=3, T=7, d=4, e=5: the sides differ by less than 1e-10.'
+        'Equation 3.1 holds for B=2, H=3, T=7, d=4, e=5, to within 1e-10.'
     """
     if number not in EQUATIONS:
         raise KeyError(f"number must be one of {', '.join(EQUATIONS)}; got {number!r}")
     difference = EQUATIONS[number].measure(random_inputs())
     if not difference < TOLERANCE:
-        raise AssertionError(f"equation {number}: the sides differ by {difference:.2g}")
+        raise AssertionError(f"equation {number} fails by {difference:.2g}")
     sizes = ", ".join(f"{name}={size}" for name, size in SIZES.items())
-    return f"Equation {number} holds for {sizes}: the sides differ by less than {TOLERANCE:.0e}."
+    return f"Equation {number} holds for {sizes}, to within {TOLERANCE:.0e}."
 
 
 def random_inputs(seed: int = 0) -> SimpleNamespace:

@@ -60,7 +60,7 @@ def test_a_missing_package_has_one_fix(installed):
     assert '-m pip install "anywidget>=' in wrong()["anywidget"].fix
     text, well = doctor.report()
     assert text.count("fix:") == 1
-    assert "widgets       cannot work without anywidget" in text
+    assert "widgets          cannot work without anywidget" in text
     assert text.endswith("1 to mend, marked with !")
     assert not well
 
