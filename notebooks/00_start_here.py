@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Start here: one row of attention
 #
-# **Minutes:** 10
+# **Minutes:** 15
 #
 # **Goals:** after this notebook you can
 #
@@ -9,7 +9,7 @@
 # - move from a plain average to softmax attention, one order at a time, on a real attention head
 # - run the same head as a recurrent network, and say what its memory costs
 #
-# **Before:** you have met queries, keys and values. Needs the small model, which `softattn model` fetches once. Without it, read on: all outputs are stored.
+# **Before:** you have met queries, keys and values. Needs the small model, which `make model` fetches once. Without it, read on: all outputs are stored.
 #
 # **Notation:** $t$ step of the query; $s$ step of the key, or a score where no steps are meant; $e$ width of a value, or the base of exp; $G$ one over the denominator; $n$ an order; $N$ the highest order kept; $\phi$ features ([all symbols](01_softmax_attention.ipynb#Symbols)).
 #
@@ -71,6 +71,8 @@ print("T, d and e are", len(q), q.shape[-1], v.shape[-1])
 #
 # Order 0 is blind: every weight is 1, and the output is the plain average of all values so far. Order 1 makes the weight a straight line in the score.
 #
+# What these notebooks print is stored in them. Below a question it is folded away until you run the cell, so guess first.
+#
 # **Predict:** which order will you need until the eye sees no difference to softmax: 2, 6 or 12? And which weights can a straight line turn negative?
 
 # %% tags=["nbval-ignore-output"]
@@ -93,13 +95,13 @@ close = [order for order, d in enumerate(distance) if d < 0.01]
 print("within 1 % from order", close[0] if close else "13 or later", "on")
 
 # %% [markdown]
-# So the order that softmax needs is finite and small *here*, because the scores are small. Every order helps on this row; in general an order may make it worse, and odd ones can turn weights negative (a straight line does where the score is below $-1$). [02](02_exp_as_a_series.ipynb) shows when.
+# So 6 is enough *here*, because the scores are small. Every order helps on this row; in general an order may make it worse, and odd ones can turn weights negative (a straight line does where the score is below $-1$). [02](02_exp_as_a_series.ipynb) shows when.
 #
 # ## The recurrence
 #
 # Why bother with powers? Because a power of an inner product is itself an inner product, of longer vectors: with $\phi$ collecting all products of up to $N$ entries, each with a suitable factor, the weight of a query $q$ and a key $k$ up to order $N$ is $\phi(q) \cdot \phi(k)$. Then the sum over the past can be stored instead of the past: each token adds $\phi(k)$ times $[v, 1]$, with its value $v$, to one **state**, and each query reads it. The 1 keeps the denominator.
 #
-# Where a prediction stands in a box like the next one, commit it before you go on: the cell below holds it against the result. (A wrong guess is worth as much as a right one: you will see better what happens. Your guesses stay on your machine.)
+# Some questions stand in a box of their own, like the next one. Run its cell, choose, and commit before you go on: the cell below holds your guess against the result. (A wrong guess is worth as much as a right one: you will see better what happens. Your guesses stay on your machine.)
 
 # %% tags=["nbval-ignore-output"]
 predict(
@@ -169,21 +171,21 @@ for order in (1, 2, 3, 4):
 #
 # | notebook | what you do there | minutes |
 # |---|---|---|
-# | [01 Softmax attention, by hand](01_softmax_attention.ipynb) | compute one row with a pencil; meet the denominator $G_t$ | 20 |
-# | [02 exp as a series](02_exp_as_a_series.ipynb) | cut the series off, bound the error, see odd orders fail | 25 |
-# | [03 Powers of an inner product](03_powers_of_an_inner_product.ipynb) | turn $(q \cdot k)^n$ into features and count them | 20 |
-# | [04 Linear attention is an RNN](04_linear_attention_is_an_rnn.ipynb) | move the sum inside, get a state | 25 |
-# | [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb) | put the pieces together: the paper's result | 30 |
+# | [01 Softmax attention, by hand](01_softmax_attention.ipynb) | compute one row with a pencil; meet the denominator $G_t$ | 25 |
+# | [02 exp as a series](02_exp_as_a_series.ipynb) | cut the series off, bound the error, see odd orders fail | 30 |
+# | [03 Powers of an inner product](03_powers_of_an_inner_product.ipynb) | turn $(q \cdot k)^n$ into features and count them | 25 |
+# | [04 Linear attention is an RNN](04_linear_attention_is_an_rnn.ipynb) | move the sum inside, get a state | 30 |
+# | [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb) | put the pieces together: the paper's result | 40 |
 # | [06 A real model](06_a_real_model.ipynb) | measure all 270 heads of this model: where the series works, where it is hopeless | 25 |
-# | [07 Denominator, gate, norm](07_denominator_gate_norm.ipynb) | put a gate or a norm in the denominator's place, and see what is lost | 40 |
-# | [08 What the names hide](08_what_the_names_hide.ipynb) | find out which of 38 variants are one function; put one together | 30 |
-# | [09 Expressiveness](09_expressiveness.ipynb) | store random pairs in a state, and count those that come back | 30 |
-# | [10 Training the ablations](10_training_the_ablations.ipynb) | train a variant; compare 26 of them over three seeds | 30 |
+# | [07 Denominator, gate, norm](07_denominator_gate_norm.ipynb) | put a gate or a norm in the denominator's place, and see what is lost | 50 |
+# | [08 What the names hide](08_what_the_names_hide.ipynb) | find out which of 38 variants are one function; put one together | 35 |
+# | [09 Expressiveness](09_expressiveness.ipynb) | store random pairs in a state, and count those that come back | 35 |
+# | [10 Training the ablations](10_training_the_ablations.ipynb) | train a variant; compare 26 of them over three seeds | 35 |
 # | [11 What it costs](11_what_it_costs.ipynb) | measure time and memory; find where the recurrence overtakes softmax | 25 |
-# | [12 Beyond Taylor](12_beyond_taylor.ipynb) | replace exp in a pretrained model by better polynomials than Taylor's | 30 |
+# | [12 Beyond Taylor](12_beyond_taylor.ipynb) | replace exp in a pretrained model by better polynomials than Taylor's | 35 |
 # | [13 Looking back](13_looking_back.ipynb) | judge eleven statements about attention; look back at your guesses | 15 |
 #
-# In a hurry? 02, 05 and 06 carry the story. A teacher or researcher may want to look at the library's `parallel_attention`, `recurrent_attention` and `check_kernel` first.
+# The minutes are for reading, guessing and running; exercises and what you try yourself come on top. In a hurry? 02, 05 and 06 carry the story. A teacher or researcher may want to look at the library's `parallel_attention`, `recurrent_attention` and `check_kernel` first.
 #
 # ## What you saw
 #
@@ -196,4 +198,4 @@ for order in (1, 2, 3, 4):
 # %% [markdown]
 # On to [01 Softmax attention](01_softmax_attention.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

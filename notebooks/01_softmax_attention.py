@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Softmax attention, by hand
 #
-# **Minutes:** 20
+# **Minutes:** 25
 #
 # **Goals:** after this notebook you can
 #
@@ -384,4 +384,4 @@ print("3:", torch.allclose(softmax_attention(q, k, v, scale=1.0, is_causal=False
 #
 # Back to [00 Start here](00_start_here.ipynb) · On to [02 exp as a series](02_exp_as_a_series.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

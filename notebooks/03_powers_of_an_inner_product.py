@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Powers of an inner product
 #
-# **Minutes:** 20
+# **Minutes:** 25
 #
 # **Goals:** after this notebook you can
 #
@@ -272,7 +272,7 @@ print("rectangle of each feature:", (signs @ order_2_only).numpy().round(3))
 #
 # Order $n$ of a state keeps $d^n \times e$ numbers, or $\binom{d+n-1}{n} \times e$ packed, plus one column for the denominator. That does not grow with the text, and it is large. A KV cache holds $2 d$ numbers per token (with $e = d$).
 #
-# **A common belief: "recurrent means small state."** Move the order and the width. **Before you do:** at $d = 64$ and order 2, guess after how many tokens the cache overtakes the state: 100, 1,000 or 10,000?
+# **A common belief: "recurrent means small state."** Move the order and the width. **Before you do:** at $d = 64$ the cache overtakes the state of order 2 after about a thousand tokens, as [00](00_start_here.ipynb) printed. And that of order 3: after 2,000, 20,000 or 200,000?
 
 # %% tags=["nbval-ignore-output"]
 widget = state_growth.mount()
@@ -285,7 +285,7 @@ for order in (1, 2, 3, 4):
 widget.reset()
 
 # %% [markdown]
-# Each order more makes the state many times larger. Softmax itself needs all orders, so this construction gives it no state of finite size; [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) shows that no other of this kind does.
+# Each order more makes the state many times larger. Softmax itself needs all orders, so this construction gives it no state of finite size; [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) shows that no other list of features does either.
 #
 # The same by hand. From order $N - 1$ to $N$ the number of features becomes $\binom{d+N}{N} / \binom{d+N-1}{N-1} = (d + N) / N$ times as large.
 
@@ -297,7 +297,7 @@ for order in (1, 2, 3, 4):
 print("order for scores up to 5, within 10 %:", polynomials.order_for_tolerance(0.1, 5.0))
 
 # %% [markdown]
-# At order 2 a state pays after about a thousand tokens, at order 4 after 413,555, and scores up to 5 want order 18 if every single weight is to be within 10 %. So the exact recurrence is a way to *understand* softmax, and low orders are a way to *compute* something like it. Narrow heads help, since the width is what is raised to a power:
+# At order 3 a state pays after 24,327 tokens, at order 4 after 413,555, and scores up to 5 want order 18 if every single weight is to be within 10 %. So the exact recurrence is a way to *understand* softmax, and low orders are a way to *compute* something like it. Narrow heads help, since the width is what is raised to a power:
 
 # %%
 for d in (4, 8, 16, 64):
@@ -355,4 +355,4 @@ print(f"rectangle {(signs @ (cosine @ ones)).item():.3f}")
 #
 # Back to [02 exp as a series](02_exp_as_a_series.ipynb) · On to [04 Linear attention is an RNN](04_linear_attention_is_an_rnn.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Linear attention is an RNN
 #
-# **Minutes:** 25
+# **Minutes:** 30
 #
 # **Goals:** after this notebook you can
 #
@@ -208,7 +208,7 @@ print("differences below 1e-12:", [bool((a - other).abs().max() < 1e-12) for oth
 #
 # What was it good for? Count the numbers that one head keeps. The state holds $d\,(e + 1)$, whatever the length; the cache holds $t\,(d + e)$ after $t$ tokens.
 #
-# **Predict:** with $d = e = 64$, a usual size, from which token on is the state the smaller of the two?
+# **Predict:** with $d = e = 64$, a usual size, [01](01_softmax_attention.ipynb) counted $d\,e$ numbers, as many as the cache has at token 32. From which token on is the cache the larger, now that the denominator has its column? (00 and 03 also count order 0, which adds a row.)
 
 # %%
 d = e = 64
@@ -439,4 +439,4 @@ print("3: longer than 1000:", ((read[:2] / read[2]).norm() > 1000).item())
 #
 # Back to [03 Powers of an inner product](03_powers_of_an_inner_product.ipynb) · On to [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

@@ -11,7 +11,7 @@
 # - explain where the series is hopeless, and which shift of the scores helps
 # - say why cutting the series after training is not what the paper did
 #
-# **Before:** [02](02_exp_as_a_series.ipynb) (Poisson shares, cancellation, shifts) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb). Needs the small model, which `softattn model` fetches once. Without it, read on: all outputs are stored.
+# **Before:** [02](02_exp_as_a_series.ipynb) (Poisson shares, cancellation, shifts) and [05](05_softmax_attention_is_a_sum_of_rnns.ipynb). Needs the small model, which `make model` fetches once. Without it, read on: all outputs are stored.
 #
 # **You know most of this?** Read [Where the series is hopeless](#Where-the-series-is-hopeless), [A shift that a recurrence can have](#A-shift-that-a-recurrence-can-have), [The lesson](#The-lesson), then [What you saw](#What-you-saw).
 #
@@ -371,4 +371,4 @@ print(f"a KV cache is smaller up to {features * 65 / 128:.0e} tokens")
 #
 # Back to [05 Softmax attention is a sum of RNNs](05_softmax_attention_is_a_sum_of_rnns.ipynb) · On to [07 Denominator, gate, norm](07_denominator_gate_norm.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

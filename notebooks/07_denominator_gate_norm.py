@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Denominator, gate, norm
 #
-# **Minutes:** 40
+# **Minutes:** 50
 #
 # **Goals:** after this notebook you can
 #
@@ -617,4 +617,4 @@ for eps in (0.0, 1e-2):
 #
 # Back to [06 A real model](06_a_real_model.ipynb) · On to [08 What the names hide](08_what_the_names_hide.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

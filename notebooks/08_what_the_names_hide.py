@@ -1,7 +1,7 @@
 # %% [markdown]
 # # What the names hide
 #
-# **Minutes:** 30
+# **Minutes:** 35
 #
 # **Goals:** after this notebook you can
 #
@@ -571,4 +571,4 @@ print("2: new:", ablation_explorer.essence(mine) not in by_rule)
 #
 # Back to [07 Denominator, gate, norm](07_denominator_gate_norm.ipynb) · On to [09 Expressiveness](09_expressiveness.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

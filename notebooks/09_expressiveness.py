@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Expressiveness: what a state can tell apart
 #
-# **Minutes:** 30
+# **Minutes:** 35
 #
 # **Goals:** after this notebook you can
 #
@@ -449,4 +449,4 @@ for kernel in (taylor(4), Polynomial((0, 1, 1 / 2, 1 / 6, 1 / 24))):
 #
 # Back to [08 What the names hide](08_what_the_names_hide.ipynb) · On to [10 Training the ablations](10_training_the_ablations.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Training the ablations
 #
-# **Minutes:** 30
+# **Minutes:** 35
 #
 # **Goals:** after this notebook you can
 #
@@ -463,4 +463,4 @@ for name in ("gate", "gate_without_1_over_t", "1_over_t", "no_denominator"):
 # %% [markdown]
 # Back to [09 Expressiveness](09_expressiveness.ipynb) · On to [11 What it costs](11_what_it_costs.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

@@ -373,4 +373,4 @@ print("3: predicted between 2,048 and 4,096:", 2048 < crossover(16, 3) < 4096)
 # %% [markdown]
 # Back to [10 Training the ablations](10_training_the_ablations.ipynb) · On to [12 Beyond Taylor](12_beyond_taylor.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Beyond Taylor
 #
-# **Minutes:** 30
+# **Minutes:** 35
 #
 # **Goals:** after this notebook you can
 #
@@ -11,7 +11,7 @@
 # - explain why squares stay positive, and what they pay for it
 # - read off how many orders a pretrained model needs, which heads need few, and what a state costs
 #
-# **Before:** [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) (the recurrence) and [06](06_a_real_model.ipynb) (the scores of a real model). Needs the small model, which `softattn model` fetches once. Without it, read on: all outputs are stored.
+# **Before:** [05](05_softmax_attention_is_a_sum_of_rnns.ipynb) (the recurrence) and [06](06_a_real_model.ipynb) (the scores of a real model). Needs the small model, which `make model` fetches once. Without it, read on: all outputs are stored.
 #
 # **You know most of this?** Read [Any polynomial has the same state](#Any-polynomial-has-the-same-state), [The whole model, order by order](#The-whole-model,-order-by-order), [What a state costs](#What-a-state-costs), then [What you saw](#What-you-saw).
 #
@@ -460,4 +460,4 @@ for row in read_rows("../experiments/adapted.csv"):
 # %% [markdown]
 # Back to [11 What it costs](11_what_it_costs.ipynb) · On to [13 Looking back](13_looking_back.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

@@ -231,4 +231,4 @@ exercises.progress()
 # %% [markdown]
 # Back to [12 Beyond Taylor](12_beyond_taylor.ipynb)
 #
-# **Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this notebook.
+# **Found a mistake?** Open an issue with what `make doctor` prints, and the name of this notebook.

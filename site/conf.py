@@ -19,6 +19,8 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ex
 # Notebooks and other Markdown
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_code_prompt_show = "Show the result"
+nb_code_prompt_hide = "Hide the result"
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_dmath_double_inline = True
 myst_heading_anchors = 4

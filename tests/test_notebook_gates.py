@@ -39,7 +39,7 @@ doctor = type("Doctor", (), {"check": lambda self: print("all is well")})()
 doctor.check()
 
 # %% [markdown]
-# Numbers, an object with an address, and a warning.
+# **Predict:** a number, what else? And then an object with an address, and a warning.
 
 # %%
 print(f"{1 / 3:.4f}")
@@ -194,7 +194,10 @@ def test_what_changes_from_run_to_run_is_not_stored(good):
     assert "stdout" in kinds and "stderr" not in kinds
     assert "<object at 0xADDRESS>" in nbformat.writes(good)
     assert set(good.metadata) == {"kernelspec", "language_info"}
-    assert {key for cell in good.cells for key in cell.metadata} == {"tags"}
+    hidden = {"jupyter": {"outputs_hidden": True}}
+    kept = [cell.metadata for cell in good.cells]
+    assert {key for metadata in kept for key in metadata} == {"jupyter", "tags"}
+    assert [i for i, metadata in enumerate(kept) if metadata == hidden] == [FIRST_PRINT]
 
 
 @pytest.mark.slow

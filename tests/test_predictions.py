@@ -372,7 +372,7 @@ def test_a_cell_that_asks_does_nothing_else_and_its_result_may_be_skipped_to(not
 
 
 @pytest.mark.parametrize("notebook", notebooks.names())
-def test_stored_predictions_show_their_question_and_know_no_guess(notebook):
+def test_stored_predictions_show_their_question_know_no_guess_and_hide_the_result(notebook):
     stored = nbformat.read(notebooks.FOLDER / f"{notebook}.ipynb", as_version=4)
     for position, _ in calls(notebook, "predict"):
         (output,) = stored.cells[position].outputs
@@ -381,6 +381,7 @@ def test_stored_predictions_show_their_question_and_know_no_guess(notebook):
     for position, _ in calls(notebook, "reveal"):
         assert "No guess recorded. Result: " in notebooks.output_text(stored.cells[position])
         assert "Your guess" not in notebooks.output_text(stored.cells[position])
+        assert stored.cells[position].metadata.jupyter.outputs_hidden
 
 
 @pytest.mark.parametrize("notebook", notebooks.names())

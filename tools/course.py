@@ -29,7 +29,7 @@ GREEK = (
 LETTER = re.compile(GREEK + r"|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 COMMAND = re.compile(rf"(?!{GREEK})\\[A-Za-z]+")
 WITH_MODEL = (
-    " Needs the small model, which `softattn model` fetches once. Without it, read on: all outputs "
+    " Needs the small model, which `make model` fetches once. Without it, read on: all outputs "
     "are stored."
 )
 WITHOUT_MODEL = " The small model is not needed."
@@ -39,7 +39,7 @@ ELSEWHERE = (
     'git+ADDRESS"`, with the address of this repository.'
 )
 MISTAKE = (
-    "**Found a mistake?** Open an issue with what `softattn doctor` prints, and the name of this "
+    "**Found a mistake?** Open an issue with what `make doctor` prints, and the name of this "
     "notebook."
 )
 

@@ -116,6 +116,8 @@ def normalise(notebook):
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:03d}"
         cell.metadata = nbformat.from_dict({"tags": tags(cell)} if tags(cell) else {})
+        if answers(notebook, number):
+            cell.metadata["jupyter"] = {"outputs_hidden": True}  # until it runs
         if cell.cell_type == "code":
             cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
             for output in cell.outputs:
@@ -345,6 +347,13 @@ CHECKS = (run_problems, storage_problems, comparison_problems, style_problems, h
 
 def tags(cell):
     return list(cell.metadata.get("tags", []))
+
+
+def answers(notebook, number):
+    """Whether the output of a cell says what the reader was asked to predict."""
+    cell, before = notebook.cells[number], notebook.cells[number - 1]
+    asked = before.cell_type == "markdown" and "**Predict" in before.source
+    return cell.cell_type == "code" and (asked or "reveal(" in cell.source)
 
 
 def code_cells(notebook):
