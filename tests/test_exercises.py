@@ -4,8 +4,13 @@ Solutions are taken from the cells of the solution notebooks, so what is tested 
 """
 
 import ast
+import contextlib
+import math
 import re
 import shutil
+import signal
+import threading
+import time
 from dataclasses import replace
 
 import jupytext
@@ -13,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from softattn_lib import exercises
-from softattn_lib.exercises import EXERCISES, examine
+from softattn_lib import exercises, kronecker_power
+from softattn_lib.exercises import EXERCISES, examine, limit
 from softattn_lib.exercises.checker import KINDS
 from tools import exercises as tool
 from tools import notebooks
@@ -148,7 +153,8 @@ def test_the_reference_is_right(exercise):
 @each_mistake
 def test_a_mistake_is_called_by_its_name(exercise, mistake):
     verdict = examine(exercise, mistake.function)
-    assert (verdict.outcome, verdict.mistake) == ("wrong", mistake.name), verdict.text
+    assert verdict.outcome in ("wrong", "raised")
+    assert verdict.mistake == mistake.name, verdict.text
     assert mistake.name in verdict.text and mistake.because in verdict.text
 
 
@@ -332,6 +338,114 @@ def test_an_endless_recursion_is_shown_in_few_lines():
     assert verdict.outcome == "raised" and verdict.text.count("\n") == 3
 
 
+def all_orders_of(orders):
+    def learners(q, order):
+        return torch.cat([kronecker_power(q, n) / math.factorial(n) for n in orders(order)], dim=-1)
+
+    return learners
+
+
+@pytest.mark.parametrize(
+    ("orders", "mistake"),
+    [
+        (range, "the last order is left out"),
+        (lambda order: range(1, order + 1), "order 0 is left out"),
+    ],
+)
+def test_a_mistake_that_raises_in_one_case_is_named(orders, mistake):
+    verdict = examine(EXERCISES["all_orders"], all_orders_of(orders))
+    assert (verdict.outcome, verdict.mistake) == ("wrong", mistake), verdict.text
+
+
+def test_another_exception_than_that_of_a_mistake_is_not_named():
+    def learners(q, order):
+        return all_orders_of(range)(q, order) if order else q[5]
+
+    verdict = examine(EXERCISES["all_orders"], learners)
+    assert (verdict.outcome, verdict.mistake) == ("wrong", "")
+    verdict = examine(EXERCISES["linear_state"], lambda k, v: k @ v)
+    assert (verdict.outcome, verdict.mistake) == ("raised", "")
+
+
+def test_what_goes_wrong_first_is_shown_first():
+    right = ROW.reference
+    outs = iter([right, lambda q, k, v: v[0], lambda q, k, v: v[99]])
+    assert "expected" in said(lambda *args: next(outs)(*args))
+    outs = iter([right, lambda q, k, v: v[99], lambda q, k, v: v[0]])
+    assert "your function raised IndexError" in said(lambda *args: next(outs)(*args))
+
+
+# A function without an end
+
+
+needs_alarm = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no alarm on Windows")
+
+
+@pytest.fixture
+def short_limit(monkeypatch):
+    monkeypatch.setattr(limit, "SECONDS", 0.05)
+
+
+def endless(q, k, v):
+    while True:
+        with contextlib.suppress(Exception):
+            k.exp()
+
+
+@needs_alarm
+def test_a_function_without_an_end_is_stopped(short_limit):
+    verdict = examine(ROW, lambda q, k, v: endless(q, k, v))
+    first, *frames = verdict.text.splitlines()
+    assert verdict.outcome == "raised"
+    assert re.fullmatch(
+        r"T = \d, d = \d, e = \d: your function was still running after 0.05 s: "
+        r"does its loop ever end\?",
+        first,
+    )
+    assert [re.search(r"in ([\w<>]+):", frame)[1] for frame in frames] == ["<lambda>", "endless"]
+
+
+@needs_alarm
+@pytest.mark.parametrize("function", [endless, ROW.reference])
+def test_an_earlier_alarm_comes_back(function, short_limit):
+    def earlier(number, frame):
+        raise AssertionError
+
+    before = signal.signal(signal.SIGALRM, earlier)
+    timer = signal.setitimer(signal.ITIMER_REAL, 100, 50)
+    try:
+        examine(ROW, function)
+        assert signal.getsignal(signal.SIGALRM) is earlier
+        assert signal.getitimer(signal.ITIMER_REAL) == pytest.approx((100, 50), abs=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)
+
+
+def slow(q, k, v):
+    time.sleep(0.2)
+    return ROW.reference(q, k, v)
+
+
+def test_in_a_thread_there_is_no_limit(short_limit):
+    verdicts = []
+    thread = threading.Thread(target=lambda: verdicts.append(examine(ROW, slow)))
+    thread.start()
+    thread.join()
+    assert [verdict.outcome for verdict in verdicts] == ["right"]
+
+
+def test_without_an_alarm_there_is_no_limit(short_limit, monkeypatch):
+    monkeypatch.delattr(signal, "setitimer", raising=False)
+    assert examine(ROW, slow).outcome == "right"
+
+
+@needs_alarm
+def test_each_call_has_the_limit_for_itself(monkeypatch):
+    monkeypatch.setattr(limit, "SECONDS", 0.5)
+    assert examine(ROW, slow).outcome == "right"
+
+
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_a_change_in_place_is_caught(position):
     def changing(*args):
@@ -377,6 +491,16 @@ def test_hints_come_one_at_a_time_and_are_counted(capsys, own_record):
         assert lines(capsys) == hints
     assert exercises.memory.read("softmax_row")["hints"] == 3
     assert own_record.exists() and list(own_record.parent.iterdir()) == [own_record]
+
+
+def test_hints_after_solving_are_all_shown_and_not_counted(capsys):
+    exercises.hint("softmax_row")
+    exercises.check("softmax_row", ROW.reference)
+    lines(capsys)
+    for _ in range(2):
+        exercises.hint("softmax_row")
+        assert lines(capsys) == [f"Hint {n} of 3: {text}" for n, text in enumerate(ROW.hints, 1)]
+    assert exercises.memory.read("softmax_row") == {"solved": True, "hints": 1}
 
 
 def test_solved_is_remembered_and_stays(capsys):

@@ -52,7 +52,9 @@ def check(name: str, function) -> None:
 
 
 def hint(name: str) -> None:
-    """Print the next hint of an exercise; after the last one, all of them.
+    """Print the next hint of an exercise; after the last one, or when it is solved, all of them.
+
+    Hints are counted as long as the exercise is not solved.
 
     Args:
         name: of the exercise, one of `EXERCISES`.
@@ -66,11 +68,15 @@ def hint(name: str) -> None:
         Hint 1 of 3: A weight is positive whatever the score is. Which function makes it so?
         >>> keep_record(True)
     """
-    hints, used = _find(name).hints, memory.read(name)["hints"]
-    first, last = (used, used + 1) if used < len(hints) else (0, len(hints))
-    for n in range(first, last):
+    hints, known = _find(name).hints, memory.read(name)
+    used = known["hints"]
+    if used >= len(hints) or known["solved"]:
+        chosen = range(len(hints))
+    else:
+        chosen = [used]
+        memory.write(name, hints=used + 1)
+    for n in chosen:
         print(f"Hint {n + 1} of {len(hints)}: {hints[n]}")
-    memory.write(name, hints=last)
 
 
 def progress(notebook: str = "") -> None:

@@ -1,7 +1,7 @@
 """What an exercise is, and how a learner's function is examined.
 
 Reference, mistakes and the learner's function all run on the same inputs. Where the learner's
-outputs are those of a known mistake, the answer names it.
+outputs are those of a known mistake, the answer names it. An exception is an output like others.
 """
 
 import os
@@ -14,6 +14,8 @@ from numbers import Real
 from pathlib import Path
 
 import torch
+
+from .limit import StillRunning, time_limit
 
 KINDS = ("fill in", "modify", "make")  # from the easiest to the hardest
 DIFFICULTIES = {1: "easy", 2: "medium", 3: "hard"}
@@ -122,7 +124,7 @@ class Verdict:
     """What came out.
 
     Attributes:
-        outcome: "right", "not done yet", "wrong" or "raised".
+        outcome: "right", "not done yet", "wrong" or "raised", which a call without an end is too.
         text: the answer to the learner.
         mistake: the name of the mistake that was recognised, or "".
     """
@@ -155,18 +157,14 @@ def examine(exercise: Exercise, function: Callable, dtype=torch.float64) -> Verd
     outs = []
     for case in cases:
         given, kept = _copies(case.args, dtype), _copies(case.args, dtype)
-        try:
-            outs.append(function(*given))
-        except Exception as error:
-            return _unfinished(error) or _raised(error, case)
-        if _is_blank(outs[0]):
-            break
+        outs.append(_call(function, given))
+        if isinstance(outs[-1], StillRunning):
+            return Verdict("raised", _exception(case, outs[-1]))
+        if unfinished := _unfinished(outs):
+            return unfinished
         if changed := _changed(exercise, given, kept):
             text = f"Your function changes its input `{changed}`, and the caller may still need it."
             return Verdict("wrong", f"{text}\nWork on a new tensor: `x = x + y`, not `x += y`.")
-    if _is_blank(outs[0]):
-        text = "Not done yet: the function returns nothing so far."
-        return Verdict("not done yet", f"{text} (All written? Then a `return` is missing.)")
     expected = [_as_dtype(exercise.reference(*_copies(c.args)), dtype) for c in cases]
     rows = zip(cases, expected, outs, strict=True)
     wrong = next((row for row in rows if _difference(*row[1:], dtype)), None)
@@ -175,26 +173,31 @@ def examine(exercise: Exercise, function: Callable, dtype=torch.float64) -> Verd
     if exercise.start and _all_same(_run(exercise.start, cases, dtype), outs, dtype):
         return Verdict("not done yet", "Not done yet: this still does what the given code does.")
     case, right, got = wrong
-    text = f"Not yet. {case.label}: {_difference(right, got, dtype)}"
+    if isinstance(got, Exception):
+        outcome, text = "raised", _exception(case, got)
+    else:
+        outcome, text = "wrong", f"Not yet. {case.label}: {_difference(right, got, dtype)}"
     for mistake in exercise.mistakes:
         if _all_same(_run(mistake.function, cases, dtype), outs, dtype):
             text += f"\nThis looks like: {mistake.name}. {mistake.because}"
-            return Verdict("wrong", text, mistake.name)
-    return Verdict("wrong", text)
+            return Verdict(outcome, text, mistake.name)
+    return Verdict(outcome, text)
 
 
 # Running
 
 
+def _call(function, args):
+    """What a function returns, or else the exception that ends it."""
+    try:
+        with time_limit():
+            return function(*args)
+    except (Exception, StillRunning) as error:
+        return error
+
+
 def _run(function, cases, dtype):
-    """Outputs on all cases; None where it raises, as a wrong function may."""
-    outs = []
-    for case in cases:
-        try:
-            outs.append(function(*_copies(case.args, dtype)))
-        except Exception:
-            outs.append(None)
-    return outs
+    return [_call(function, _copies(case.args, dtype)) for case in cases]
 
 
 def _copies(args, dtype=torch.float64):
@@ -224,8 +227,12 @@ def _is_blank(out):
     return out is None or out is Ellipsis or (isinstance(out, tuple) and any(map(_is_blank, out)))
 
 
-def _unfinished(error):
-    """A stub that runs into one of its blanks."""
+def _unfinished(outs):
+    """The verdict on a stub: it returns nothing at first, or runs into one of its blanks."""
+    if _is_blank(outs[0]):
+        text = "Not done yet: the function returns nothing so far."
+        return Verdict("not done yet", f"{text} (All written? Then a `return` is missing.)")
+    error = outs[-1]
     if isinstance(error, NotImplementedError) and not str(error):  # torch's own say what it lacks
         return Verdict("not done yet", "Not done yet: the function is still to be written.")
     if isinstance(error, (TypeError, AttributeError)) and "ellipsis" in str(error):
@@ -233,15 +240,21 @@ def _unfinished(error):
     return None
 
 
-def _raised(error, case):
-    """The learner's own frames; those of this library, of torch and of Python say nothing here."""
+def _exception(case, error):
+    """What ended the call, and the learner's frames; others, of torch or Python, say nothing."""
     frames = [
         f"  line {frame.lineno}, in {frame.name}: {frame.line}"
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(NOT_THE_LEARNERS)
     ][-SHOWN_FRAMES:]
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return Verdict("raised", "\n".join([f"{case.label}: your function raised {what}", *frames]))
+    return "\n".join([f"{case.label}: your function {_what_happened(error)}", *frames])
+
+
+def _what_happened(error):
+    if isinstance(error, StillRunning):
+        return str(error)
+    name = type(error).__name__
+    return f"raised {name}: {error}" if str(error) else f"raised {name}"
 
 
 # Comparing
@@ -254,6 +267,8 @@ def _all_same(ones, others, dtype):
 def _same(a, b, dtype, exactly=False):
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(_same(x, y, dtype) for x, y in zip(a, b, strict=True))
+    if isinstance(a, Exception) and isinstance(b, Exception):
+        return type(a) is type(b) and str(a) == str(b)
     if _is_number(a) and _is_number(b):
         a, b = torch.tensor(float(a)), torch.tensor(float(b))
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or a.shape != b.shape:

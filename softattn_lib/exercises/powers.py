@@ -140,7 +140,7 @@ ALL_ORDERS = Exercise(
         ),
         Mistake(
             "order 0 is left out",
-            lambda q, order: _full_row(q, order, first=1) if order else q[:, :0],
+            lambda q, order: _full_row(q, order, first=1),
             "The row begins with a 1, the power 0 of every query.",
         ),
         Mistake(
@@ -154,6 +154,11 @@ ALL_ORDERS = Exercise(
             "1/n in place of 1/n!",
             lambda q, order: _full_row(q, order, lambda n: 1 / max(n, 1)),
             "The factorial collects all the n up to here; up to order 2 the two are the same.",
+        ),
+        Mistake(
+            "the last order is left out",
+            lambda q, order: _full_row(q, order - 1),
+            "`order` is the highest power that is kept: `range(order + 1)` goes up to it.",
         ),
     ),
     hints=(
