@@ -145,6 +145,13 @@ def test_the_solution_of_the_notebook_is_right(exercise, dtype, float64):
     assert exercise.matters in verdict.text
 
 
+def test_a_term_may_be_changed_in_place(float64):
+    exercise = EXERCISES["truncated_exp"]
+    source = solution_source(exercise).replace("term = term * x / n", "term *= x / n")
+    source = source.replace("total = total + term", "total += term")
+    assert examine(exercise, define(exercise, source)).outcome == "right"
+
+
 @each_exercise
 def test_the_reference_is_right(exercise):
     assert examine(exercise, exercise.reference).outcome == "right"
@@ -251,7 +258,8 @@ def test_a_wrong_dtype_of_whole_numbers_is_named_without_the_inputs():
 
 
 def test_nan_is_explained():
-    assert "got nan (a 0 / 0, or inf - inf)" in said(lambda q, k, v: ROW.reference(q, k, v) / 0 * 0)
+    text = said(lambda q, k, v: ROW.reference(q, k, v) / 0 * 0)
+    assert "got nan (as from 0 / 0, inf - inf or 0 * inf)" in text
 
 
 def test_tuples_and_numbers_have_their_own_words():

@@ -37,7 +37,7 @@ torch.set_default_dtype(torch.float64)
 def truncated_exp(x, order):
     """x of any shape, order N -> same shape: the sum of x**n / n! for n = 0 to N."""
     term = torch.ones_like(x)  # order 0
-    total = term
+    total = term.clone()
     for n in range(1, order + 1):
         term = ...  # your code
         total = ...  # your code

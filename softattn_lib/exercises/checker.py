@@ -334,5 +334,5 @@ def _numbers(expected, got):
         shown = [f"{x:.{digits}g}" if isinstance(x, float) else str(x) for x in (expected, got)]
         if shown[0] != shown[1]:
             break
-    why = " (a 0 / 0, or inf - inf)" if got != got and expected == expected else ""
+    why = " (as from 0 / 0, inf - inf or 0 * inf)" if got != got and expected == expected else ""
     return f"expected {shown[0]}, got {shown[1]}{why}"

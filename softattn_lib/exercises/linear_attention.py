@@ -11,6 +11,10 @@ from .sizes import QKV, tensor_cases
 NOTEBOOK = "04_linear_attention_is_an_rnn"
 
 
+def _value_first(k, v):
+    return torch.zeros(k.shape[-1], v.shape[-1]) + torch.outer(v[0], k[0])
+
+
 LINEAR_STATE = Exercise(
     name="linear_state",
     notebook=NOTEBOOK,
@@ -25,6 +29,11 @@ LINEAR_STATE = Exercise(
             "the state is transposed",
             lambda k, v: v.T @ k.relu(),
             "Rows belong to features of the key and columns to the value: key first, then value.",
+        ),
+        Mistake(
+            "the outer product is transposed",
+            _value_first,
+            "torch.outer(a, b) has len(a) rows, and the state has a row for each entry of the key.",
         ),
         Mistake(
             "only the last token is in the state",
@@ -119,6 +128,11 @@ LINEAR_ATTENTION = Exercise(
             "the mask is missing",
             lambda q, k, v: (w := _weights(q, k)) @ v / w.sum(-1, keepdim=True),
             "The state of step t holds the tokens up to t, and no later ones.",
+        ),
+        Mistake(
+            "the column of ones is kept",
+            lambda q, k, v: torch.cat([_mean(q, k, v), torch.ones_like(v[:, :1])], dim=-1),
+            "One column too many: the ones have done their work, cut them off.",
         ),
     ),
     hints=(

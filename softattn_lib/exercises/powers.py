@@ -48,6 +48,11 @@ KRONECKER_SQUARE = Exercise(
             lambda x: (x.T @ x).flatten(),
             "Every token keeps a row of its own; summing over the past is what a state does.",
         ),
+        Mistake(
+            "the Kronecker product of the whole matrix",
+            lambda x: torch.kron(x, x),
+            "It multiplies each token with every other too, in T * T rows: stay within one row.",
+        ),
     ),
     hints=(
         "An axis of size 1 lets torch multiply every entry with every entry.",
@@ -149,6 +154,13 @@ ALL_ORDERS = Exercise(
                 [q[:, :1] ** 0, *(q**n / math.factorial(n) for n in range(1, order + 1))], dim=-1
             ),
             "q ** n raises each entry by itself; the d ** n products with cross terms are wanted.",
+        ),
+        Mistake(
+            "powers of single entries, at order 0 too",
+            lambda q, order: torch.cat(
+                [q**n / math.factorial(n) for n in range(order + 1)], dim=-1
+            ),
+            "q ** n raises each entry by itself: order 0 has one 1, order n has d ** n products.",
         ),
         Mistake(
             "1/n in place of 1/n!",

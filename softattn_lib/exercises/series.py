@@ -26,6 +26,14 @@ def _without_building(x, order):
     return total
 
 
+def _factorial_each_time(x, order):
+    term = total = 1 + 0 * x
+    for n in range(1, order + 1):
+        term = term * x / math.factorial(n)
+        total = total + term
+    return total
+
+
 TRUNCATED_EXP = Exercise(
     name="truncated_exp",
     notebook=NOTEBOOK,
@@ -50,6 +58,11 @@ TRUNCATED_EXP = Exercise(
             "the terms do not build on each other",
             _without_building,
             "Every term here is x / n; it should be the term before, times x / n.",
+        ),
+        Mistake(
+            "the term before divided by n!",
+            _factorial_each_time,
+            "The term before has (n - 1)! below it already; a further n makes it n!.",
         ),
         Mistake(
             "the last order is left out",

@@ -48,6 +48,11 @@ SOFTMAX_ROW = Exercise(
             lambda q, k, v: (k @ q).exp() @ v / (k @ q).sum(),
             "Numerator and denominator hold the same weights, exp in both.",
         ),
+        Mistake(
+            "the scores are scaled",
+            lambda q, k, v: (k @ q * len(q) ** -0.5).softmax(0) @ v,
+            "The scale is 1 here: query and keys come in as they are.",
+        ),
     ),
     hints=(
         "A weight is positive whatever the score is. Which function makes it so?",
@@ -111,6 +116,16 @@ CAUSAL_ATTENTION = Exercise(
             "The spread of a score grows like the root of d, so the root is what to divide by.",
         ),
         Mistake(
+            "the scores times the root of d",
+            lambda q, k, v: _causal(q, k, v, scale=q.shape[-1] ** 0.5),
+            "The spread grows like that root already; d ** -0.5, with a minus, takes it back.",
+        ),
+        Mistake(
+            "masked after dividing",
+            lambda q, k, v: (q @ k.T * q.shape[-1] ** -0.5).softmax(-1).tril() @ v,
+            "The sum below still counts the future, so the rows add up to less than 1: mask first.",
+        ),
+        Mistake(
             "softmax over queries instead of keys",
             lambda q, k, v: _causal(q, k, v, axis=0),
             "Row t holds the weights of query t, and it is the rows that add up to 1.",
@@ -151,6 +166,12 @@ def _maximum_first_nan(scores, visible):
     return weights / weights.sum(-1, keepdim=True)
 
 
+def _one_maximum(scores, visible):
+    hidden = scores.masked_fill(~visible, -torch.inf)
+    weights = (hidden - hidden.max()).exp()
+    return (weights / weights.sum(-1, keepdim=True)).nan_to_num(0.0)
+
+
 def _no_maximum(scores, visible):
     weights = scores.exp().masked_fill(~visible, 0)
     total = weights.sum(-1, keepdim=True)
@@ -169,8 +190,9 @@ def _mask_cases(generator):
     visible[0, 1] = False
     scores[0, 1] = 2000.0
     made.append(Case("a hidden score of 2000", (scores, visible)))
-    everything = torch.ones(3, 5, dtype=torch.bool)
-    made.append(Case("visible scores near 1000", (normal(generator, 3, 5) + 1000, everything)))
+    scores = normal(generator, 2, 5) + torch.tensor([[1000.0], [0.0]])
+    everything = torch.ones(2, 5, dtype=torch.bool)
+    made.append(Case("scores near 1000 in one row, near 0 in the other", (scores, everything)))
     visible = torch.ones(3, 4, dtype=torch.bool).tril()
     visible[0] = False
     made.append(Case("a row without a visible key", (normal(generator, 3, 4), visible)))
@@ -201,6 +223,11 @@ MASKED_SOFTMAX = Exercise(
             "the maximum is not subtracted",
             _no_maximum,
             "exp overflows at 710 in float64; the row's maximum may be taken off every score.",
+        ),
+        Mistake(
+            "one maximum for all rows",
+            _one_maximum,
+            "A row far below it turns into exp(-1000), which is 0: each row has its own maximum.",
         ),
         Mistake(
             "a row without a visible key is 0 / 0",

@@ -96,7 +96,11 @@ def _taylor(order):
 
 def _as_drawn(q, k, v, order):
     weights = sa.taylor(order)(k @ q)
-    return (1 + (weights - 1) @ v) / weights.sum()
+    return 1 + (weights - 1) @ v / weights.sum()
+
+
+def _begun_with_one(weights, v):
+    return (1 + weights @ v) / (1 + weights.sum())
 
 
 SUM_OF_RNNS = Exercise(
@@ -134,6 +138,21 @@ SUM_OF_RNNS = Exercise(
             "order 0 as the constant 1",
             _as_drawn,
             "So the paper's figure draws it; by its equations order 0 is the sum of the values.",
+        ),
+        Mistake(
+            "order 0 as the constant 1, also in the denominator",
+            lambda q, k, v, order: _begun_with_one(sa.taylor(order)(k @ q) - 1, v),
+            "Order 0 is read from a state too: the sum of the values, and the number of tokens.",
+        ),
+        Mistake(
+            "a constant 1 on top of order 0",
+            lambda q, k, v, order: _begun_with_one(sa.taylor(order)(k @ q), v),
+            "The sum over n has its order 0 already: begin with 0, and add the orders 0 to N.",
+        ),
+        Mistake(
+            "the numerator, not divided",
+            lambda q, k, v, order: sa.taylor(order)(k @ q) @ v,
+            "The last entry is the sum of the weights: the others are to be divided by it.",
         ),
         Mistake(
             "the last order is left out",
@@ -200,6 +219,11 @@ SECOND_ORDER_RNN = Exercise(
             "Order 0 is the running sum of the values, and of the ones.",
         ),
         Mistake(
+            "the last order is left out",
+            lambda q, k, v: _masked(_order_two(q @ k.T, half=0.0), v),
+            "The orders are 0, 1 and 2: three states, and `range(3)`.",
+        ),
+        Mistake(
             "packed products without their counts",
             _without_counts,
             "k_1 k_2 stands for two entries of the Kronecker power, so it has to count twice.",
@@ -215,6 +239,13 @@ SECOND_ORDER_RNN = Exercise(
             "the numerator, not divided",
             lambda q, k, v: _order_two(q @ k.T).tril() @ v,
             "Put a 1 behind each value, and divide what is read by what the ones give.",
+        ),
+        Mistake(
+            "the column of ones is kept",
+            lambda q, k, v: torch.cat(
+                [_masked(_order_two(q @ k.T), v), torch.ones_like(v[:, :1])], dim=-1
+            ),
+            "One column too many: the ones have done their work, cut them off.",
         ),
         Mistake(
             "the mask is missing",
