@@ -71,6 +71,12 @@ def test_without_the_small_model_figures_stay_as_stored(tmp_path, monkeypatch, c
     assert '<figure class=\\"plot\\"' in site.page("notebooks/00_start_here", {})
 
 
+def test_answers_are_folded_away_and_figures_are_not():
+    cells = json.loads(site.page("notebooks/00_start_here", {}))["cells"]
+    folded = ["".join(c["source"]) for c in cells if "hide-output" in c["metadata"].get("tags", [])]
+    assert len(folded) == 2 and all("reveal(" in source for source in folded)
+
+
 # The pages as files
 
 

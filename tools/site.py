@@ -230,6 +230,9 @@ def fingerprint(path):
 def page(path, frames):
     """A notebook as Sphinx shall read it: figures as HTML, answers folded, what it uses."""
     notebook = read(path)
+    for i, cell in notebooks.code_cells(notebook):
+        if notebooks.answers(notebook, i) and not notebooks.shows_figure(cell):
+            cell.metadata.tags = [*notebooks.tags(cell), "hide-output"]
     number = 0
     for i, output in notebooks.outputs(notebook):
         if is_figure(output):
@@ -237,9 +240,6 @@ def page(path, frames):
             figure = frames.get(i, output.data[PLOTLY])
             name = f"{path.replace('/', '-')}-{number}"
             output.data = nbformat.from_dict({"text/html": figure_html(figure, name)})
-    for i, cell in notebooks.code_cells(notebook):
-        if notebooks.answers(notebook, i) and not notebooks.shows_figure(cell):
-            cell.metadata.tags = [*notebooks.tags(cell), "hide-output"]
     notebook.cells.append(nbformat.v4.new_markdown_cell(list_of_names(used(code(notebook)))))
     notebook.cells[-1].id = "used"
     return nbformat.writes(notebook)
