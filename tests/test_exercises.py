@@ -145,6 +145,26 @@ def test_the_solution_of_the_notebook_is_right(exercise, dtype, float64):
     assert exercise.matters in verdict.text
 
 
+SLIPS = [
+    ("truncated_exp", "x / n ", "x / math.factorial(n) ", "the term before divided by n!"),
+    ("all_orders", "range(order + 1)", "range(order)", "the last order is left out"),
+    ("linear_state", "state + written", "state + written.T", "the outer product is transposed"),
+    ("linear_attention", "reads[:, :-1] /", "reads /", "the column of ones is kept"),
+    ("sum_of_rnns", "total = 0", "total = 1", "a constant 1 on top of order 0"),
+    ("sum_of_rnns", "[:-1] / total[-1]", "[:-1]", "the numerator, not divided"),
+    ("second_order_rnn", "range(3)", "range(2)", "the last order is left out"),
+    ("second_order_rnn", "total[:-1] /", "total /", "the column of ones is kept"),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "slip", "mistake"), SLIPS)
+def test_a_slip_in_the_solution_is_named(name, right, slip, mistake, float64):
+    source = solution_source(EXERCISES[name])
+    assert right in source
+    verdict = examine(EXERCISES[name], define(EXERCISES[name], source.replace(right, slip)))
+    assert verdict.mistake == mistake, verdict.text
+
+
 def test_a_term_may_be_changed_in_place(float64):
     exercise = EXERCISES["truncated_exp"]
     source = solution_source(exercise).replace("term = term * x / n", "term *= x / n")
