@@ -34,7 +34,7 @@ test: $(INSTALLED) ## install, then run every test and every notebook
 	$(UNIT) softattn_lib tests
 	$(NBVAL) notebooks
 
-check: $(INSTALLED) ## the fast part of the tests, under 3 minutes
+check: $(INSTALLED) ## the fast part of the tests, about 4 minutes
 	$(UNIT) -m "not slow" softattn_lib tests
 
 bench: $(INSTALLED) ## measure speed and memory beside the peers, about 5 minutes
