@@ -326,7 +326,8 @@ longest = values.norm(dim=-1).max()
 warnings.simplefilter("ignore")  # we know by now what we are doing
 for name in ("identity", "cosine", "relu", "elu_plus_one"):
     out, _ = parallel_attention(Q, K, values, kernel=name)
-    print(f"{name:12} no output longer than the longest value: {(out.norm(dim=-1).max() <= longest).item()}")
+    no_longer = (out.norm(dim=-1).max() <= longest).item()
+    print(f"{name:12} no output longer than the longest value: {no_longer}")
 
 # %% [markdown]
 # The remedies have their prices. Relu can leave a query with no weight at all (the zeros in the table; the library then returns 0). And elu + 1 sees everything a little: it cannot say "not this key". Compare the shares that the last query gives to the four keys, whose scores are $1, -2, 3, -\tfrac12$:
@@ -383,7 +384,8 @@ reveal("04-small-error", gone, "it alone is exp with terms left out. "
 one_past = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
 another = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
 query = torch.tensor([1.0, 1.0])
-print("sums of exp:", [round((query @ past.T).exp().sum().item(), 3) for past in (one_past, another)])
+sums = [(query @ past.T).exp().sum().item() for past in (one_past, another)]
+print("sums of exp:", [round(x, 3) for x in sums])
 for name in ("identity", "cosine", "relu", "elu_plus_one"):
     states = [KERNELS[name].key_features(past).sum(0) for past in (one_past, another)]  # (d,)
     print(f"{name:12} states are equal:", torch.allclose(*states, atol=1e-12))

@@ -123,7 +123,8 @@ for n in range(12):
     so_far = sum(added[: n + 1])  # (e,)
     print(f"order {n:2} adds {added[n].numpy().round(4)}, so far {so_far.numpy().round(4)}")
 by_scores = [gate * (q[3] @ k.T) ** n @ v / math.factorial(n) for n in range(17)]
-print("the same by powers of the scores:", torch.allclose(torch.stack(added), torch.stack(by_scores)))
+same = torch.allclose(torch.stack(added), torch.stack(by_scores))
+print("the same by powers of the scores:", same)
 print(equations.check("5.3"))
 
 # %% tags=["nbval-ignore-output"]
@@ -191,7 +192,8 @@ for n in range(17):
     total = total + kronecker_power(q[3], n) @ z / math.factorial(n)
 print("denominator from the states:", round(total.item(), 4))
 print("denominator from the scores:", round((q[3] @ k.T).exp().sum().item(), 4))
-print("numerator alone:", sum(reads).numpy().round(1), " divided:", (sum(reads) / total).numpy().round(4))
+numerator, divided = sum(reads), sum(reads) / total
+print("numerator alone:", numerator.numpy().round(1), " divided:", divided.numpy().round(4))
 print(equations.check("5.5"))
 
 # %% [markdown]
@@ -238,8 +240,8 @@ for order in (0, 1, 2, 3, 4, 6, 8, 10, 12):
 print("softmax: ", exact.numpy().round(4))
 first = min(order for order in distance if distance[order] < 0.01)
 print(equations.check("5.6"))
-reveal("05-how-many", f"order {first}", "the terms 3^n / n! of the largest weight grow up to n = 3, "
-       "and it takes as many orders again until the rest is small.")
+reveal("05-how-many", f"order {first}", "the terms 3^n / n! of the largest weight grow up to "
+       "n = 3, and it takes as many orders again until the rest is small.")
 
 # %% [markdown]
 # By order 12 the first four decimals are those of softmax. But order 2 is a little *worse* than order 1, as in 02: an order changes the weights of all keys, and only in the limit do they all have to be right.
@@ -261,8 +263,8 @@ widget
 row = widget.figure.layout.yaxis3.ticktext.index("k₁k₂")
 for token in (1, 2, 3, 4):
     widget.token.value = token
-    state, distances = widget.figure.data[2].z, widget.figure.data[7].y  # the state; order 2
-    print(f"after token {token}: row k₁k₂ {state[row]}, order 2 is {distances[-1]:.4f} from softmax")
+    state, off = widget.figure.data[2].z, widget.figure.data[7].y[-1]  # the state; order 2
+    print(f"after token {token}: row k₁k₂ {state[row]}, order 2 is {off:.4f} from softmax")
 
 
 # %% [markdown]
@@ -344,9 +346,9 @@ print("exp    ", scores.exp().numpy().round(3))
 # %% tags=["eq-5-7"]
 square = Polynomial((0, 0, 1))
 for c in (1, 3):
-    pure, _ = recurrent_attention(c * q, k, v, kernel=square, scale=1.0)
-    whole = softmax_attention(c * q, k, v, scale=1.0)
-    print(f"query times {c}: power 2", pure[3].numpy().round(4), " softmax", whole[3].numpy().round(4))
+    pure = recurrent_attention(c * q, k, v, kernel=square, scale=1.0)[0][3].numpy().round(4)
+    whole = softmax_attention(c * q, k, v, scale=1.0)[3].numpy().round(4)
+    print(f"query times {c}: power 2", pure, " softmax", whole)
 print(equations.check("5.7"))
 
 # %% [markdown]
@@ -364,7 +366,7 @@ kernel = taylor(4)
 state = init_state(kernel, d=2, e=2, scale=1.0, dtype=torch.float64)
 for t in range(4):
     out, state = attention_step(q[t], k[t], v[t], state, kernel=kernel, scale=1.0)
-    print(f"{state.visible} tokens in {list(state.sums.shape)} numbers, output", out.numpy().round(4))
+    print(f"{state.visible} tokens in {[*state.sums.shape]} numbers, output", out.numpy().round(4))
 
 # %% [markdown]
 # Cut the sequence in three, and compute each piece by another form: the parallel form on the first token, chunks on the next two, a step for the last. **Predict:** does the last output know that three programs were at work?
@@ -388,7 +390,8 @@ V = torch.randn(2, 3, 9, 5, generator=generator)  # (B, H, T, e)
 options = {"kernel": taylor(26), "scale": 2.0}
 exact, worst = softmax_attention(Q, K, V, scale=2.0), 0.0
 for cut in range(10):
-    before, after = ([x[..., part, :] for x in (Q, K, V)] for part in (slice(cut), slice(cut, None)))
+    parts = slice(cut), slice(cut, None)
+    before, after = ([x[..., part, :] for x in (Q, K, V)] for part in parts)
     first, past = parallel_attention(*before, **options)
     rest, _ = recurrent_attention(*after, **options, initial_state=past)
     worst = max(worst, (torch.cat([first, rest], dim=-2) - exact).abs().max().item())
@@ -508,7 +511,8 @@ Markdown("\n".join(table))
 # %%
 print("2:", torch.allclose(taylor(1)(-8 / 3 * q[3] @ k.T).sum(), torch.tensor(0.0), atol=1e-12))
 even = {"kernel": Polynomial((1, 0, 0.5)), "scale": 1.0}
-print("3:", torch.allclose(recurrent_attention(q, k, v, **even)[0], recurrent_attention(-q, k, v, **even)[0]))
+one, other = (recurrent_attention(x, k, v, **even)[0] for x in (q, -q))
+print("3:", torch.allclose(one, other))
 
 # %% [markdown]
 # ## What you saw

@@ -148,7 +148,8 @@ def look_inside(model):
 
 inside = {name: look_inside(model) for name, model in models.items()}
 t_times_G = {  # (texts, layers, heads, T) each
-    name: torch.arange(1, 97) * (-scores.logsumexp(-1)).exp() for name, (scores, _) in inside.items()
+    name: torch.arange(1, 97) * (-scores.logsumexp(-1)).exp()
+    for name, (scores, _) in inside.items()
 }
 
 # %% [markdown]
@@ -183,7 +184,8 @@ for name in ("untrained", "softmax"):
 
 # %%
 x = t_times_G["softmax"]
-print("softmax, t G: below 1e-5 somewhere:", (x < 1e-5).any().item(), " above 5:", (x > 5).any().item())
+below, above = (x < 1e-5).any().item(), (x > 5).any().item()
+print("softmax, t G: below 1e-5 somewhere:", below, " above 5:", above)
 print(f"above 1, where no sigmoid reaches by itself: {100 * (x > 1).double().mean():.0f} %")
 
 # %% [markdown]
@@ -223,7 +225,8 @@ gates = torch.stack(seen).unflatten(0, (32, 2)).double()  # (texts, layers, head
 is_space = texts[:, :-1] == corpus.tokenizer.encode(" ")  # (texts, T)
 for layer in (0, 1):
     of_spaces = gates[:, layer, 0][is_space]
-    print(f"layer {layer}, head 0, {is_space.sum()} spaces: {of_spaces.min():.3f} to {of_spaces.max():.3f}")
+    lowest, highest = of_spaces.min(), of_spaces.max()
+    print(f"layer {layer}, head 0, {is_space.sum()} spaces: {lowest:.3f} to {highest:.3f}")
 
 # %% [markdown]
 # In layer 0 a head gives every space the same gate, wherever it stands. (In layer 1 it varies: $x_t$ has heard of the context by then, and could have heard of the position.) Had we to replace $G_t$ by a single number, how far off would the best one be?
@@ -231,7 +234,8 @@ for layer in (0, 1):
 # %%
 for name, x in ("G", random_G[16:]), ("t G", (steps * random_G)[16:]):
     off = (x.max() / x.min()).sqrt().item()  # the geometric middle is best
-    print(f"random tokens from 17 on: the best constant for {name:3} is off by up to {off:.1f} times")
+    best = f"the best constant for {name:3} is off by up to {off:.1f} times"
+    print(f"random tokens from 17 on: {best}")
 
 # %% [markdown]
 # That is the case for the factor $1/t$. It is a good prior where the last section found $t\,G_t$ to be flat.
@@ -268,7 +272,8 @@ for layer in (0, 1):
     for head in range(4):
         g, target = gates[:, layer, head].flatten(), own[:, layer, head].flatten()
         r = torch.corrcoef(torch.stack([g.log(), target.log()]))[0, 1]
-        print(f"layer {layer} head {head}: gate {g.median():.1f}, t G {target.median():.1f}, r = {r:.1f}")
+        medians = f"gate {g.median():.1f}, t G {target.median():.1f}"
+        print(f"layer {layer} head {head}: {medians}, r = {r:.1f}")
 print(f"all gates: {gates.min():.3f} to {gates.max():.3f}")
 print(f"t G between 0.01 and 100: {100 * ((own > 0.01) & (own < 100)).double().mean():.1f} %")
 
@@ -425,7 +430,8 @@ def lengths(name):
 length, top = (x[..., 16:].flatten() for x in lengths("softmax"))
 print(f"mean length where one key has more than half the weight: {length[top > 0.5].mean():.1f}")
 print(f"mean length where none has more than a quarter:          {length[top < 0.25].mean():.1f}")
-print(f"correlation of length and largest share: {torch.corrcoef(torch.stack([length, top]))[0, 1]:.1f}")
+r = torch.corrcoef(torch.stack([length, top]))[0, 1]
+print(f"correlation of length and largest share: {r:.1f}")
 
 
 # %% [markdown]

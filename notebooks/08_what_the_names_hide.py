@@ -93,7 +93,8 @@ Markdown("\n".join(table))
 names = [entry.name for entry in paper if not entry.unavailable]
 print(len(paper), "names,", len(names), "can be built here")
 print("with a state of constant size:", [entry.number for entry in paper if entry.is_recurrent])
-print("with exp clamped at 5:", sum(entry.kernel == VARIANTS["softmax_gate"].kernel for entry in paper))
+clamped = VARIANTS["softmax_gate"].kernel
+print("with exp clamped at 5:", sum(entry.kernel == clamped for entry in paper))
 
 # %% [markdown]
 # Five have a state of constant size, and number 10 only on paper: 80 orders at width 64 are about $10^{43}$ numbers. Those that keep exp unclamped are the *infinite* sum of notebook 05. A clamped exp is neither: $\min(l, 5)$ is no polynomial of the score and no limit of the series.
@@ -221,7 +222,8 @@ for bias in (0.0, -2.0, -4.0):
         a, b, gate = gated(x)[0], plain(x)[0], gated.output_gate(x).sigmoid()
     apart = (a - b).norm(dim=-1)[0] / b.norm(dim=-1)[0]  # (T,)
     largest.append(apart.max().item())
-    print(f"mean gate {gate.mean():.3f}: apart by {apart.min():.5f} to {apart.max():.2f}, token by token")
+    distances = f"{apart.min():.5f} to {apart.max():.2f}"
+    print(f"mean gate {gate.mean():.3f}: apart by {distances}, token by token")
 growth = largest[-1] / largest[0]
 result = "it grows" if growth > 1.01 else "it shrinks" if growth < 0.99 else "it stays"
 reveal("08-smaller-gate", result, "the gate makes the signal small, and eps keeps its size.")
@@ -278,8 +280,8 @@ for name in names:
 print(len(names), "names,", len(groups), "functions")
 for group in [group for group in groups if len(group) > 1]:
     print([VARIANTS[name].number for name in group])
-reveal("08-functions", len(groups), "a positive factor of a query cancels inside a norm, a gradient "
-       "has no place in a formula of values, and some formulas have two names.")
+reveal("08-functions", len(groups), "a positive factor of a query cancels inside a norm, a "
+       "gradient has no place in a formula of values, and some formulas have two names.")
 
 # %% [markdown]
 # Now the other way round: run all of them, and look. The cell builds all layers with the same weights, takes for every pair the distance of the two outputs over the length of the longer one, and counts the digits in which they agree: a distance of $10^{-5}$ is 5 digits, and 16 is equal to rounding. Names of one group are neighbours, and from 6 digits on all are drawn alike.
@@ -371,7 +373,8 @@ by_rule = defaultdict(list)
 for name in names:
     by_rule[ablation_explorer.essence(VARIANTS[name])].append(name)
 print(len(by_rule), "functions by the rule")
-print("every group of it is known:", all(group in groups for group in by_rule.values() if len(group) > 1))
+larger = [group for group in by_rule.values() if len(group) > 1]
+print("every group of it is known:", all(group in groups for group in larger))
 
 # %% [markdown]
 # So there are three counts: 27 functions run apart, 24 if an eps counts as 0, and 25 if, besides, a detached denominator counts as a function of its own.
@@ -406,7 +409,8 @@ import torch.nn.functional as F
 generator = torch.Generator().manual_seed(0)
 queries, keys = torch.randn(2, 2, 4, 12, 8, generator=generator)  # (B, H, T, d) each
 as_coded, as_meant = ([F.normalize(y, dim=axis) for y in (queries, keys)] for axis in (1, -1))
-print("length of a query over d, as coded:", [round(y.item(), 2) for y in as_coded[0][0, :3, 0].norm(dim=-1)])
+lengths = as_coded[0][0, :3, 0].norm(dim=-1)  # of three queries
+print("length of a query over d, as coded:", [round(y.item(), 2) for y in lengths])
 for name, (a, b) in (("as coded", as_coded), ("as meant", as_meant)):
     print(f"{name}: largest |q . k| {(a @ b.mT).abs().max():.2f}")
 
@@ -553,8 +557,10 @@ for width in (1024, 3072):
 # %%
 from softattn_lib import AttentionVariant, ExpKernel
 
-widget.kernel.value, widget.normalizer.value, widget.gates.value = "exp_clamp5", "rms", "output_before"
-print("1:", [entry.number for entry in paper if f"<code>{entry.name}</code>" in widget.read_out.value])
+widget.kernel.value, widget.normalizer.value = "exp_clamp5", "rms"
+widget.gates.value = "output_before"
+shown = widget.read_out.value
+print("1:", [entry.number for entry in paper if f"<code>{entry.name}</code>" in shown])
 mine = AttentionVariant("mine", "", ExpKernel(), VARIANTS["l2"].normalizer, input_gate="sigmoid")
 print("2: new:", ablation_explorer.essence(mine) not in by_rule)
 

@@ -42,14 +42,16 @@ power = {n: Polynomial((0,) * n + (1,)) for n in range(1, 7)}  # the pure powers
 
 # %% tags=["eq-9-1"]
 q, k = torch.randn(2, 60, 3, generator=torch.Generator().manual_seed(0))  # (T, d) each
-kernels = {f"power {n}": power[n] for n in (1, 2, 3, 4)} | {f"taylor {N}": taylor(N) for N in (1, 2, 4)}
+kernels = {f"power {n}": power[n] for n in (1, 2, 3, 4)}
+kernels |= {f"taylor {N}": taylor(N) for N in (1, 2, 4)}
 kernels |= {"relu": "relu", "elu + 1": "elu_plus_one", "exp": "exp"}
 weights = {}
 for name, kernel in kernels.items():
     kernel = as_kernel(kernel)
     weights[name] = kernel.weight(kernel.scores(q, k, scale=1.0))  # (T, T)
     rows = kernel.num_features(3) if kernel.has_features else "none"
-    print(f"{name:8} rows {rows:4}, rank {torch.linalg.matrix_rank(weights[name], rtol=1e-12).item():2}")
+    rank = torch.linalg.matrix_rank(weights[name], rtol=1e-12).item()
+    print(f"{name:8} rows {rows:4}, rank {rank:2}")
 print(equations.check("9.1"))
 
 # %% [markdown]
@@ -58,11 +60,12 @@ print(equations.check("9.1"))
 # `matrix_rank` counts the singular values above $10^{-12}$ times the largest. Is that a fair place to draw the line? Here are all of them:
 
 # %% tags=["nbval-ignore-output"]
-spectra = {name: torch.linalg.svdvals(weights[name]) for name in ("power 2", "power 4", "taylor 4", "exp")}
+spectra = {n: torch.linalg.svdvals(weights[n]) for n in ("power 2", "power 4", "taylor 4", "exp")}
 shares = {name: (s / s[0]).masked_fill(s < 1e-19 * s[0], torch.nan) for name, s in spectra.items()}
 axes = {"x_title": "number of the singular value", "y_title": "share of the largest", "log_y": True}
 caption = "Finite orders fall off a cliff after their last row; exp goes down a slope."
-figures.lines_figure(range(1, 61), shares, title="Singular values of the weights", caption=caption, **axes)
+words = {"title": "Singular values of the weights", "caption": caption}
+figures.lines_figure(range(1, 61), shares, **words, **axes)
 
 # %% [markdown]
 # For the finite orders many powers of ten lie between the last one that counts and the rounding errors: any line there gives the same ranks.
@@ -101,7 +104,8 @@ many = torch.randn(1000, 3, generator=torch.Generator().manual_seed(1))  # (T, d
 target = (many @ torch.tensor([1.0, -1.0, 2.0])) ** 2  # (T,), for one query
 maps = [many**m for m in range(1, 7)] + [torch.relu(many), many.exp(), many.tanh()]
 entrywise = torch.cat([torch.ones(1000, 1), *maps], dim=-1)  # (T, 28)
-products = torch.stack([many[:, 0] * many[:, 1], many[:, 0] * many[:, 2], many[:, 1] * many[:, 2]], -1)
+a, b, c = many.T  # (T,) each
+products = torch.stack([a * b, a * c, b * c], -1)
 
 
 # %%
@@ -142,8 +146,9 @@ keys = random_pairs(250, d=8, generator=torch.Generator().manual_seed(1))[0][0] 
 cosine = (keys @ keys.T)[~torch.eye(250, dtype=torch.bool)]  # of all pairs of different keys
 others = {f"order {n}": cosine**n for n in (1, 2, 4)}
 words = {"title": "Weights of keys that do not match, d = 8", "x_title": "weight (a match has 1)"}
+words["caption"] = "Higher orders press the others towards 0."
 edges = torch.linspace(-1, 1, 41).numpy()  # of the bins, one of them at 0
-figures.histogram_figure(others, caption="Higher orders press the others towards 0.", bins=edges, **words)
+figures.histogram_figure(others, bins=edges, **words)
 
 # %% [markdown]
 # A power sharpens: 0.5 becomes 0.25, and 0.06 at order 4. For random directions the mean square of these weights is a moment of one coordinate of a random unit vector. For $n = 1$ it is $1/d$, because $d$ equal squares add up to 1; in general
@@ -157,8 +162,8 @@ from softattn_lib.tasks.capacity import interference
 
 for n in (1, 2, 3, 4):
     product = torch.tensor([(2 * j + 1) / (8 + 2 * j) for j in range(n)]).prod().item()
-    sampled = (cosine ** (2 * n)).mean().item()
-    print(f"order {n}: {product:.4f}, integral {interference(power[n], 8):.4f}, sampled {sampled:.3f}")
+    integral, sampled = interference(power[n], 8), (cosine ** (2 * n)).mean().item()
+    print(f"order {n}: {product:.4f}, integral {integral:.4f}, sampled {sampled:.3f}")
 print(equations.check("9.2"))
 
 # %% [markdown]
@@ -174,7 +179,8 @@ for n in (1, 2, 3, 4):
     for d in (4, 8, 16):
         pairs = capacity(power[n], d, generator=torch.Generator().manual_seed(0))
         ratio, rows = pairs * interference(power[n], d), features_of_degree(d, n)
-        print(f"order {n}, d = {d:2}: {pairs:5.0f} pairs, {rows:4} rows, pairs × E cos^2n = {ratio:.1f}")
+        sizes = f"{pairs:5.0f} pairs, {rows:4} rows"
+        print(f"order {n}, d = {d:2}: {sizes}, pairs × E cos^2n = {ratio:.1f}")
 
 # %% [markdown]
 # From 8 pairs to more than 2,000, and the last column stays between 1 and 2.2. The argument has the right size, and no more than that: at small $d$ the weights have a long upper tail, and a few keys that lie close do most of the harm.
@@ -189,8 +195,9 @@ for n in widths:
     for seed in (1, 2, 3):
         generator = torch.Generator().manual_seed(seed)
         held = [capacity(power[n], d, generator=generator) for d in widths[n]]
-        exponents = torch.tensor(held).log2().diff()  # of a doubling of the width
-        print(f"order {n}, seed {seed}: exponents {exponents.numpy().round(1)}, mean {exponents.mean():.1f}")
+        exponents = torch.tensor(held).log2().diff().numpy()  # of a doubling of the width
+        mean = exponents.mean()
+        print(f"order {n}, seed {seed}: exponents {exponents.round(1)}, mean {mean:.1f}")
 
 # %% [markdown]
 # The means repeat from seed to seed: near 1, near 2, below 3. The single doublings scatter, most of all at order 1, so we fit no law. At these widths the growth is near $d^n$ for the orders 1 and 2, and below it for order 3.
@@ -291,7 +298,8 @@ widget.pairs.value = 128
 for order in (1, 2, 3, 4):
     widget.order.value = order
     result = recall_capacity.compute(order, widget.d.value, widget.pairs.value)
-    print(f"order {order}: {widget.figure.data[7].y[0]:.2f} right, state {result.state_floats:6,} floats")
+    right = widget.figure.data[7].y[0]
+    print(f"order {order}: {right:.2f} right, state {result.state_floats:6,} floats")
 print(f"cache of 128 pairs: {result.cache_floats:,} floats")
 widget.reset()
 
@@ -327,7 +335,8 @@ print(f"any value of the sequence: {anything:.3f}, its most frequent one: {frequ
 
 # %%
 run = recall("taylor_2", steps=120)
-print(f"loss of the first step: {run.losses[0]:.1f}, lower at the end: {run.losses[-1] < run.losses[0]}")
+first, last = run.losses[0], run.losses[-1]
+print(f"loss of the first step: {first:.1f}, lower at the end: {last < first}")
 print("right more than twice as often as the most frequent value:", run.accuracy > 2 * frequent)
 
 # %% [markdown]
@@ -348,7 +357,8 @@ for name in ["softmax", *kernels, *linear]:
 # %% tags=["nbval-ignore-output"]
 points = {name: row.values for name, row in table.items()}
 words = {"title": "Trained recall, 16 pairs", "x_title": "accuracy"}
-caption = "Top twelve: exp with any denominator. Below: other kernels; linear ones lag, orders 1 and 3 fail."
+caption = "Top twelve: exp with any denominator. Below: other kernels; linear ones lag, "
+caption += "orders 1 and 3 fail."
 figures.points_figure(points, caption=caption, **words)
 
 # %% [markdown]
@@ -371,7 +381,8 @@ print("with the L2 norm the keys are used:", odd["L2 norm"].accuracy > 2 * frequ
 # %% tags=["nbval-ignore-output"]
 losses = {name: run.losses for name, run in odd.items()}
 axes = {"x_title": "step", "y_title": "training loss (nats)", "log_y": True}
-caption = "A guess costs ln 32 = 3.5. Divided by its sum, order 3 jumps far above it; with the norm, never."
+caption = "A guess costs ln 32 = 3.5. Divided by its sum, order 3 jumps far above it; "
+caption += "with the norm, never."
 figures.lines_figure(range(1, 121), losses, title="Order 3, one seed", caption=caption, **axes)
 
 # %% [markdown]

@@ -42,7 +42,8 @@ small = PRESETS["small"]
 corpus = corpus_for(small)
 model = build_model("softmax", small, corpus.tokenizer.size)
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {corpus.tokenizer.size} tokens")
-for name in ("layers", "heads", "hidden_size", "length", "batch_size", "steps", "learning_rate", "clip"):
+names = "layers heads hidden_size length batch_size steps learning_rate clip"
+for name in names.split():
     print(f"{name:14}{getattr(small, name)}")
 
 # %% [markdown]
@@ -92,8 +93,8 @@ rows = read_rows("../experiments/small.csv")
 losses = summarize(rows, "held_out_loss")
 ranked = sorted(losses, key=lambda name: losses[name].mean)
 print(f"{len(rows)} runs, {len(losses)} variants. Mean held-out loss (lowest to highest)")
-for name in ranked:
-    print(f"{name:29}{losses[name].mean:.3f} ({losses[name].lowest:.3f} to {losses[name].highest:.3f})")
+for name, loss in ((name, losses[name]) for name in ranked):
+    print(f"{name:29}{loss.mean:.3f} ({loss.lowest:.3f} to {loss.highest:.3f})")
 
 # %% [markdown]
 # The paper's figures show the natural logarithm of the loss. The buttons under the figure switch to that axis and back. **Predict:** does it make differences look larger or smaller?
@@ -190,8 +191,9 @@ reveal("10-order-3", result, "odd orders make weights of both signs, and where t
 one_letter = live.levels["one token seen"]
 print(f"who sees one letter only: {one_letter:.2f}")
 for name in ("taylor_1", "taylor_2", "taylor_3", "linear_relu", "linear_elu", "cosine"):
-    below = sum(loss < one_letter for loss in losses[name].values)
-    print(f"{name:12}", *(f"{loss:.2f}" for loss in losses[name].values), f"({below} of 3 below that)")
+    values = losses[name].values
+    below = sum(loss < one_letter for loss in values)
+    print(f"{name:12}", *(f"{loss:.2f}" for loss in values), f"({below} of 3 below that)")
 
 # %% [markdown]
 # In 500 steps order 1 learns on one seed of three to use what it looks back at, and order 3 on none. Linear attention of practice is of order 1 as well, and is reliable: with relu and elu + 1 no weight is negative, so that nothing cancels in the denominator. (Cosine has negative weights, but no sum of them to divide by.)
@@ -259,7 +261,8 @@ figures.heatmap_figure(
 for tested in ("taylor_2", "taylor_4", "taylor_10"):
     after, within = cut["softmax", tested], cut[tested, tested]
     print(f"{tested:9}: cut after training {after:.2f}, trained with the cut {within:.2f}")
-print("a softmax model, cut, is worse than who sees one letter:", cut["softmax", "taylor_10"] > one_letter)
+is_worse = cut["softmax", "taylor_10"] > one_letter
+print("a softmax model, cut, is worse than who sees one letter:", is_worse)
 
 # %% [markdown]
 # The last row and the diagonal tell the lesson. A model trained with softmax does not survive the cut at any order up to 10, and ten orders are no better for it than two: it was never asked to. Trained with the cut, the same formula works, at order 10 as well as softmax. Both are true at once, and only the second is the paper's experiment.
@@ -355,11 +358,13 @@ for order in (4, 10):
 # Side by side, for the model of order 10, each as a part of its sum:
 
 # %% tags=["nbval-ignore-output"]
+missed = np.divide(rises[10], sum(rises[10]))
 figures.lines_figure(
     range(11),
-    {"size of the term": sizes["taylor_10"], "loss without it": np.divide(rises[10], sum(rises[10]))},
+    {"size of the term": sizes["taylor_10"], "loss without it": missed},
     title="Large orders and missed orders",
-    caption="Sizes grow up to the last order. What is missed are the even orders, the low ones most.",
+    caption="Sizes grow up to the last order. What is missed are the even orders, "
+    "the low ones most.",
     x_title="order",
     y_title="share of the sum",
 ).update_layout(height=320, width=600)
@@ -397,7 +402,8 @@ for (name, seed), tens in groupby(late, key=lambda row: (row["variant"], row["se
     runs.append({"variant": name} | most)
 print(len(runs), "runs, with a spike:", sum(run["jump"] > 0.3 for run in runs))
 print("largest jump:", round(max(run["jump"] for run in runs), 2))
-print("the ten largest, (seed, step):", {run["at"] for run in sorted(runs, key=lambda x: x["jump"])[-10:]})
+by_jump = sorted(runs, key=lambda run: run["jump"])
+print("the ten largest, (seed, step):", {run["at"] for run in by_jump[-10:]})
 
 # %% [markdown]
 # The ten largest jumps are one hard batch: all ten variants meet it with seed 1, within the same ten steps.

@@ -154,7 +154,8 @@ torch.set_num_threads(threads)
 # %% tags=["nbval-ignore-output"]
 lead = softmax / chunked
 figures.lines_figure(
-    lengths, {"softmax": 1000 * softmax, "chunked, order 2": 1000 * chunked}, log_x=True, log_y=True,
+    lengths, {"softmax": 1000 * softmax, "chunked, order 2": 1000 * chunked},
+    log_x=True, log_y=True,
     title="Time of a call, measured here", x_title="T (tokens)", y_title="milliseconds",
     caption=f"Softmax takes {lead[0]:.1f} times as long as the chunked form at T = 256, and "
     f"{lead[-1]:.1f} times at T = 4,096.",
@@ -169,7 +170,8 @@ figures.lines_figure(
 plans = [plan_for(T, heads=4) for T in lengths]
 model = torch.tensor([plan.softmax.seconds / plan.costs["chunked"].seconds for plan in plans])
 figures.lines_figure(
-    lengths, {"measured here": lead, "model": model, "equal": torch.ones(5)}, log_x=True, log_y=True,
+    lengths, {"measured here": lead, "model": model, "equal": torch.ones(5)},
+    log_x=True, log_y=True,
     title="Time of softmax over time of chunked", x_title="T (tokens)", y_title="ratio",
     caption="Above 1 the state wins. A model of a few rates gives the slope, and no more than a "
     "rough idea of the height.",
@@ -182,7 +184,8 @@ figures.lines_figure(
 long = [plan_for(T, heads=4) for T in (2**18, 2**19)]
 softmax_growth = long[1].softmax.seconds / long[0].softmax.seconds
 chunked_growth = long[1].costs["chunked"].seconds / long[0].costs["chunked"].seconds
-print(f"model, T doubled: softmax {softmax_growth:.1f} times, chunked {chunked_growth:.1f} times as long")
+growth = f"softmax {softmax_growth:.1f} times, chunked {chunked_growth:.1f} times as long"
+print(f"model, T doubled: {growth}")
 print("softmax faster at T = 256: ", model[0].item() < 1)
 print("chunked faster at T = 4096:", model[-1].item() > 1)
 print("form that attention() takes at T = 4096:", plans[-1].form)
@@ -217,7 +220,7 @@ print(f"equal at T = {comb(18, 2) * 17 / 32:.1f}")
 # %%
 lengths_of_memory = [2**n for n in range(6, 17)]
 plans = [plan_for(T, heads=8) for T in lengths_of_memory]
-work = {form: torch.tensor([p.costs[form].bytes for p in plans]) for form in ("parallel", "chunked")}
+work = {form: [p.costs[form].bytes for p in plans] for form in ("parallel", "chunked")}
 for form, num_bytes in work.items():
     print(f"{form:8}: T doubled at the end: {num_bytes[-1] / num_bytes[-2]:.0f} times the room")
 
@@ -253,8 +256,8 @@ widget
 limits = {16: (2000, 2000, 2000, 2000), 64: (2000, 4096, 65536, 10**6)}
 for widget.d.value, at_width in limits.items():
     for widget.order.value, limit in zip((1, 2, 3, 4), at_width, strict=True):
-        is_beyond = widget.figure.data[5].x[0] > limit
-        print(f"d = {widget.d.value}, order {widget.order.value}: crossover beyond {limit:9,} tokens: {is_beyond}")
+        which = f"d = {widget.d.value}, order {widget.order.value}"
+        print(f"{which}: crossover beyond {limit:9,} tokens:", widget.figure.data[5].x[0] > limit)
 print("measured at d = 64:", sum(at is not None for at in widget.figure.data[7].y), "of 4 orders")
 
 # %% [markdown]
@@ -266,7 +269,8 @@ for row in table:
     if row["tokens"]:
         predicted = crossover(int(row["d"]), int(row["order"]), heads=int(row["heads"]))
         off.append(max(predicted / int(row["tokens"]), int(row["tokens"]) / predicted))
-print(len(table), "combinations of width and order, all but", len(table) - len(off), "with a crossover")
+without = len(table) - len(off)
+print(len(table), "combinations of width and order, all but", without, "with a crossover")
 print("prediction within a factor of 2 of every one:", max(off) < 2)
 
 # %% [markdown]

@@ -79,7 +79,8 @@ def misplaced(polynomial, scores):
 
 # %%
 for order in (4, 8, 20, 40, 80):
-    print(f"Taylor, order {order:2}: {misplaced(taylor(order), new).mean():.2f} of the weight misplaced")
+    off = misplaced(taylor(order), new).mean()
+    print(f"Taylor, order {order:2}: {off:.2f} of the weight misplaced")
 
 # %% [markdown]
 # At order 80 it is still wrong here. And this is not only one head's trouble, as the table of the whole model will show.
@@ -121,8 +122,11 @@ print(equations.check("12.2"))
 #
 
 # %% tags=["nbval-ignore-output"]
-predict("12-family", "Fitted to the Python reference, judged on the licence, order 8: what misplaces least?",
-        ["Taylor about the best centre", "minimax", "least squares against the row's sum", "a square"])  # fmt: skip
+predict(
+    "12-family",
+    "Fitted to the Python reference, judged on the licence, order 8: what misplaces least?",
+    ["Taylor about the best centre", "minimax", "least squares against the row's sum", "a square"],
+)
 
 # %%
 from softattn_lib.calibration import FAMILIES, fit_head
@@ -140,11 +144,12 @@ for name in names:
 
 # %%
 tried = {"Taylor about the best centre": "taylor_centered", "minimax": "minimax",
-         "least squares against the row's sum": "least_squares", "a square": "square"}  # fmt: skip
+         "least squares against the row's sum": "least_squares", "a square": "square"}
 eighth = {name: fit_head(observed, 8, name, (FAMILIES[name] or ("",))[0]) for name in names}
 least = min(tried, key=lambda choice: misplaced(eighth[tried[choice]], new).mean())
-reveal("12-family", least, "it keeps small weights small and positive. Minimax, best by its own measure, "
-       "misplaces several times all the weight there is, and least squares is worse than the square.")  # fmt: skip
+reveal("12-family", least, "it keeps small weights small and positive. Minimax, best by its own "
+       "measure, misplaces several times all the weight there is, and least squares is worse "
+       "than the square.")
 
 # %% [markdown]
 # Least squares is the surprise: a square is a polynomial of the same order, so least squares could have chosen it. The rows tell what happened:
@@ -152,7 +157,8 @@ reveal("12-family", least, "it keeps small weights small and positive. Minimax, 
 # %%
 for name in ("minimax", "least_squares", "square"):
     rows = misplaced(eighth[name], new)
-    print(f"{name:14} median row {rows.median():.2f}, worst row {rows.max():8.2f}, above 1 in {(rows > 1).sum():3} of 256 rows")
+    print(f"{name:14} median row {rows.median():.2f}, worst row {rows.max():8.2f}", end=", ")
+    print(f"above 1 in {(rows > 1).sum():3} of 256 rows")
 
 # %% [markdown]
 # Least squares is fair in half of the rows. But it has negative weights, and where these cancel the others the sum comes close to zero, and dividing by it makes a small error a thousand times as large as all the weight. A square cannot do that.
@@ -173,7 +179,8 @@ for name, fit in eighth.items():
 # %%
 sums = old.logsumexp(-1) - observed.high  # (T,) logarithms, in units of the largest weight
 for share in (0.1, 0.01, 0.001):
-    print(f"rows that sum to less than {share} of it: {(sums < torch.tensor(share).log()).sum()} of 256")
+    less = (sums.exp() < share).sum()
+    print(f"rows that sum to less than {share} of it: {less} of 256")
 
 # %% [markdown]
 # In most rows an error of a tenth of the largest weight is more than all there is. The square has errors almost as large as the largest weight, at the few highest scores, where the row's sum is large as well.
@@ -186,7 +193,8 @@ for share in (0.1, 0.01, 0.001):
 from softattn_lib.fitting import fit_error
 
 for order in (4, 8, 16):
-    free, positive = (fit_head(observed, order, name, "weight") for name in ("least_squares", "square"))
+    free = fit_head(observed, order, "least_squares", "weight")
+    positive = fit_head(observed, order, "square", "weight")
     ratio = fit_error(positive, observed) / fit_error(free, observed)
     print(f"order {order:2}: the square has {ratio:.1f} times the error")
 
@@ -211,7 +219,8 @@ print(equations.check("12.3"))
 from softattn_lib.calibration import judge, load_calibration
 from softattn_lib.tasks.beyond_taylor import quiet_judge
 
-fits = [load_calibration(f"../experiments/calibrations/sum_of_squares-{n}.safetensors") for n in (2, 4, 8, 12)]
+stored = "../experiments/calibrations/sum_of_squares-{}.safetensors"
+fits = [load_calibration(stored.format(order)) for order in (2, 4, 8, 12)]
 print("fitted on:", ", ".join(fits[0].texts))
 licence = sequences(tokenizer, texts[1], 1)[:, :256]
 print(f"softmax: loss {judge(model, licence, None).loss:.2f}")
@@ -239,7 +248,8 @@ widget
 for widget.layer.value, widget.head.value in ((18, 8), (0, 0)):
     for widget.family.value in ("taylor", "minimax", "least_squares", "square", "sum_of_squares"):
         widget.order.value = 8
-        print(widget.figure.layout.title.text.split(":")[0] + ",", widget.figure.layout.title.subtitle.text)
+        title = widget.figure.layout.title
+        print(title.text.split(":")[0] + ",", title.subtitle.text)
 
 # %% [markdown]
 # ## The whole model, order by order
@@ -247,8 +257,11 @@ for widget.layer.value, widget.head.value in ((18, 8), (0, 0)):
 # Now all 270 heads at once, without any training: fitted to prose, code and licences, and judged on other prose (the King James Bible), code (a file of torch) and a licence (numpy's), 8,176 tokens of each. That takes hours, so the numbers come from a table with its command in [experiments](../experiments/README.md).
 
 # %% tags=["nbval-ignore-output"]
-predict("12-order", "All 270 heads replaced, no training: which order comes within 0.1 nats of softmax first?",
-        ["2", "4", "8", "12", "none up to 32"])  # fmt: skip
+predict(
+    "12-order",
+    "All 270 heads replaced, no training: which order comes within 0.1 nats of softmax first?",
+    ["2", "4", "8", "12", "none up to 32"],
+)
 
 # %%
 from softattn_lib.tasks import beyond_taylor
@@ -280,8 +293,8 @@ print(f"order 2, 4, 6: {best[2]:.1f}, {best[4]:.1f} and {best[6]:.1f} nats above
 highest = max(above["taylor"])
 print(f"Taylor about 0 at order {highest}: {above['taylor'][highest]:.1f} nats above")
 first = [n for n in (2, 4, 8, 12) if best[n] <= 0.1] + ["none up to 32"]
-reveal("12-order", str(first[0]), "positive weights that are fitted to the outputs of each head need few "
-       "orders, if the scores of new texts are like those that the fit has seen.")  # fmt: skip
+reveal("12-order", str(first[0]), "positive weights that are fitted to the outputs of each head "
+       "need few orders, if the scores of new texts are like those that the fit has seen.")
 
 # %% [markdown]
 # ## Which heads can do with order 2?
@@ -299,8 +312,11 @@ for n, of in damage.items():
 # Which heads are they? For each head the table holds the range of its scores, the spread of a row's scores, how many keys a row keeps (the exponential of the entropy of its weights), the weight of the first token, and how far back the rest of the weight lies. Does any of these tell the damage? The rank correlation is 1 if two quantities put the heads in the same order, $-1$ for opposite orders, and near 0 if they have nothing to do with each other.
 
 # %% tags=["nbval-ignore-output"]
-predict("12-why", "Which tells best what replacing a head by order 2 will cost?",
-        ["the spread of its scores", "its weight on the first token", "how far back it looks"])  # fmt: skip
+predict(
+    "12-why",
+    "Which tells best what replacing a head by order 2 will cost?",
+    ["the spread of its scores", "its weight on the first token", "how far back it looks"],
+)
 
 
 # %%
@@ -314,9 +330,10 @@ for name in ("lowest", "highest", "row_spread", "kept_keys", "first_token", "dis
     correlation[name] = torch.corrcoef(torch.stack([ranks(fact), ranks(damage["2"])]))[0, 1].item()
     print(f"{name:12} rank correlation with the damage of order 2: {correlation[name]:5.2f}")
 facts = {"the spread of its scores": "row_spread", "its weight on the first token": "first_token",
-         "how far back it looks": "distance"}  # fmt: skip
+         "how far back it looks": "distance"}
 strongest = max(facts, key=lambda choice: abs(correlation[facts[choice]]))
-reveal("12-why", strongest, "a low order cannot be near exp on a wide range of scores. Still, it says little.")
+reveal("12-why", strongest, "a low order cannot be near exp on a wide range of scores. Still, it "
+       "says little.")
 
 # %% [markdown]
 # The spread of the scores and the sharpness of the row go with the damage, as one would expect, but weakly. Where a head looks, at the first token or far back, says nothing. The rest is something that this table cannot show: how much the model relies on a head.
@@ -324,9 +341,11 @@ reveal("12-why", strongest, "a low order cannot be near exp on a wide range of s
 # At the far end the cause is plain. Which head is the worst, by a wide margin?
 
 # %%
+columns = ("damage", "lowest", "highest", "first_token")
 for row in sorted(heads["2"], key=lambda row: -float(row["damage"]))[:3]:
-    print(f"layer {row['layer']:>2}, head {row['head']}: damage {float(row['damage']):.2f},", end=" ")
-    print(f"scores {float(row['lowest']):.0f} to {float(row['highest']):.0f}, weight of the first token {float(row['first_token']):.2f}")
+    cost, lowest, highest, first = (float(row[column]) for column in columns)
+    print(f"layer {row['layer']:>2}, head {row['head']}: damage {cost:.2f},", end=" ")
+    print(f"scores {lowest:.0f} to {highest:.0f}, weight of the first token {first:.2f}")
 
 # %% [markdown]
 # It is the head that we looked at all along. It rests on the first token, with scores down to $-80$ for all others: "never", as firmly as nowhere else in the model. A parabola cannot say never to so many.
@@ -343,7 +362,8 @@ table = grouped(read_rows("../experiments/replaced.csv"), by="order")  # order -
 for n, rows in table.items():
     for share in (0.01, 0.05, 0.10):
         row = beyond_taylor.replaced_within(rows, share)
-        print(f"order {n}, loss up to {share:.0%} higher: {row['replaced']:>3} heads, {row['free_kv_heads']:>2} of 90 KV heads free")
+        found = f"{row['replaced']:>3} heads, {row['free_kv_heads']:>2} of 90 KV heads free"
+        print(f"order {n}, loss up to {share:.0%} higher: {found}")
 
 # %% [markdown]
 # Fewer than one would think. The first 50 heads do no harm, each by itself, or next to none. What do they do together?
@@ -351,8 +371,8 @@ for n, rows in table.items():
 # %%
 for n, rows in table.items():
     together = {row["replaced"]: float(row["held_out_loss"]) for row in rows}
-    alone = damage[n].sort().values[:50].sum()
-    print(f"order {n}, first 50 heads: {alone:6.3f} nats added up, {together['50'] - together['0']:.3f} together")
+    alone, all_50 = damage[n].sort().values[:50].sum(), together["50"] - together["0"]
+    print(f"order {n}, first 50 heads: {alone:6.3f} nats added up, {all_50:.3f} together")
 
 # %% [markdown]
 # Damages do not add up. It looks as if the model makes up for one head that is off, and cannot for many at once. (Some damages are even negative: the loss of these few texts went down, perhaps by chance.)
@@ -361,7 +381,8 @@ for n, rows in table.items():
 counts = [int(row["replaced"]) for row in table["2"]]
 losses = {f"order {n}": [float(row["held_out_loss"]) for row in rows] for n, rows in table.items()}
 softmax = losses["order 2"][0]
-rise = ", ".join(f"{of[counts.index(130)] - softmax:.1f} nats with {name}" for name, of in losses.items())
+at = counts.index(130)
+rise = ", ".join(f"{of[at] - softmax:.1f} nats with {name}" for name, of in losses.items())
 figures.lines_figure(
     counts, losses | {"softmax + 5 %": [1.05 * softmax] * len(counts)},
     title="Loss against the number of replaced heads", x_title="replaced heads, of 270",
@@ -374,8 +395,11 @@ figures.lines_figure(
 # A state of order $N$ at $d = e = 64$ has $\binom{64 + N}{N}$ rows of 65 numbers, for each of the 90 key heads (the coefficients live on the query's side, so query heads share it). A KV cache has 128 numbers a token and key head. All in float32, for the whole model:
 
 # %% tags=["nbval-ignore-output"]
-predict("12-state", "The highest order whose states are smaller than the keys and values of a million tokens?",
-        ["2", "4", "6", "8"])  # fmt: skip
+predict(
+    "12-state",
+    "The highest order whose states are smaller than the keys and values of a million tokens?",
+    ["2", "4", "6", "8"],
+)
 
 
 # %%
@@ -391,8 +415,8 @@ for order in (1, 2, 3, 4, 6, 8, 12):
     size = f"{4 * numbers / 1e6:15,.2f} MB a head, {gigabytes(numbers):7.2g} GB in all"
     print(f"order {order:2}: {size}, as much as {numbers / 128:,.0f} tokens")
 smaller = [n for n in (2, 4, 6, 8) if num_features(64, n) * 65 < 128 * 10**6]
-reveal("12-state", str(smaller[-1]), "there are C(64 + N, N) rows: from order 2 to order 4 the state "
-       "becomes 380 times as large, and from there to order 6 another 161 times.")  # fmt: skip
+reveal("12-state", str(smaller[-1]), "there are C(64 + N, N) rows: from order 2 to order 4 the "
+       "state becomes 380 times as large, and from there to order 6 another 161 times.")
 
 # %% [markdown]
 # There is the dilemma. The orders that are as good as softmax have states that nobody can store: order 8 would pay after a text of some billions of tokens. Order 2, 0.56 MB a head, pays after about a thousand tokens, and ruins the model if it is in all heads. What remains is to use it in some heads, to train the model with it, or to make $d$ smaller, for the size falls with $d^N$.
@@ -413,7 +437,10 @@ for name, found in continuations(model, tokenizer, prompt, choices, tokens=16).i
 by_layer = damage["2"].unflatten(0, (30, 9)).sum(1)  # the harm of a layer's heads
 calm = by_layer.argsort()[:5].tolist()
 print("five calm layers:", sorted(calm), f"with a damage of {by_layer[calm].sum():.3f} nats in all")
-for name, found in continuations(model, tokenizer, prompt, {"order 2": fits[0]}, layers=calm, tokens=16).items():
+found_by = continuations(
+    model, tokenizer, prompt, {"order 2": fits[0]}, layers=calm, tokens=16
+)
+for name, found in found_by.items():
     print(f"{name:8} {found.text!r}, {found.memory / 1e6:.1f} MB at the end")
 
 # %% [markdown]

@@ -342,6 +342,7 @@ def drop_from_header(text):
         ("style", set_source(FIRST_PRINT, "clear_output()"), "clear_output"),
         ("style", set_source(FIRST_PRINT, "for i in tqdm(range(3)): i"), "tqdm"),
         ("style", set_source(FIRST_PRINT, "x = 1\n" * 16), "16 lines"),
+        ("style", set_source(FIRST_PRINT, "x = 1  # " + "-" * 92), "a line of 101 characters"),
         (
             "style",
             lambda n: [cell.update(source="x\n" * 7) for _, cell in notebooks.code_cells(n)],

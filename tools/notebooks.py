@@ -41,6 +41,7 @@ MAX_BYTES = 500_000
 MIN_COMPARED = 3
 MAX_LINES = 15
 MAX_MEDIAN_LINES = 6
+MAX_WIDTH = 100  # of a line of code, so that none has to be scrolled
 METADATA = {
     "kernelspec": {
         "display_name": "Python 3 (ipykernel)",
@@ -311,6 +312,8 @@ def style_problems(notebook):
         lengths.append(sum(1 for line in cell.source.splitlines() if line.strip()))
         if lengths[-1] > MAX_LINES:
             found.append(f"cell {i} has {lengths[-1]} lines; at most {MAX_LINES}")
+        if (width := max(map(len, cell.source.splitlines()), default=0)) > MAX_WIDTH:
+            found.append(f"cell {i} has a line of {width} characters; at most {MAX_WIDTH}")
         for word in FORBIDDEN.findall(cell.source):
             found.append(f"cell {i} uses {word}")
         try:

@@ -58,7 +58,8 @@ def sum_of_rnns(q, k, v, order):
     total = 0
     for n in range(1, order + 1):
         state = kronecker_power(k, n).T @ values
-        total = total + kronecker_power(q, n) @ state
+        read = kronecker_power(q, n) @ state
+        total = total + read
     return total[:-1] / total[-1]
 
 

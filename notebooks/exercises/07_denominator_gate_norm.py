@@ -55,7 +55,8 @@ def norm_form(q, k, v):
     """q, k (T, d), v (T, e) -> (T, e): the Norm form, every row of length 1."""
     weights = (q @ k.T).exp().tril()
     numerator = weights @ v
-    return numerator / weights.sum(-1, keepdim=True)
+    size = weights.sum(-1, keepdim=True)
+    return numerator / size
 
 
 # %%

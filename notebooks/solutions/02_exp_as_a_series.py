@@ -59,7 +59,8 @@ exercises.check("truncated_exp", truncated_exp)
 def series_shares(scores, order):
     """scores (T,), order N -> (T,): the share of each key, exp cut off after the order."""
     # was: scores = scores - scores.max()
-    weights = sum(scores**n / math.factorial(n) for n in range(order + 1))  # was: weights = scores.exp()
+    terms = [scores**n / math.factorial(n) for n in range(order + 1)]  # new
+    weights = sum(terms)  # was: weights = scores.exp()
     return weights / weights.sum()
 
 
