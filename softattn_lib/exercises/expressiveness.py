@@ -54,6 +54,11 @@ READ_BACK = Exercise(
             "The answer is the number of the symbol with the largest read.",
         ),
         Mistake(
+            "the largest size, without the sign",
+            lambda keys, values, n: _reads(keys, values, n).abs().argmax(-1),
+            "The own pair reads +1; a read far below 0 is the noise of the others.",
+        ),
+        Mistake(
             "powers of single entries",
             lambda keys, values, n: (keys**n @ (keys**n).T @ values).argmax(-1),
             "keys ** n has no cross terms, and far fewer rows than the Kronecker power.",
@@ -153,6 +158,11 @@ EXPECTED_OVERLAP = Exercise(
             "d to the power n below",
             lambda n, d: math.prod(range(1, 2 * n, 2)) / d**n,
             "That is the limit for large d; the factors below are d, d + 2, d + 4, ...",
+        ),
+        Mistake(
+            "order 1 to the power n",
+            lambda n, d: d**-n,
+            "The mean of a power is not the power of the mean; above stand 1, 3, 5, ...",
         ),
         Mistake(
             "the odd numbers above are left out",

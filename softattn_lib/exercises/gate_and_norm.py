@@ -108,6 +108,11 @@ NORM_FORM = Exercise(
             "Each token's row gets the length 1; over tokens the future would come in.",
         ),
         Mistake(
+            "one length for all rows",
+            lambda q, k, v: (y := _numerator(q, k, v)) / y.norm(),
+            "Without `dim` the norm is that of the whole matrix; each row has its own length.",
+        ),
+        Mistake(
             "the norm of the weights",
             lambda q, k, v: _numerator(q, k, v) / _causal(q, k).norm(dim=-1, keepdim=True),
             "It is the length of the numerator, a row of e numbers, that is divided away.",
@@ -196,6 +201,13 @@ GATED_NORM = Exercise(
             "the mask is missing",
             lambda q, k, v, gate, order: gate[:, None] * _unit(sa.taylor(order)(q @ k.T) @ v),
             "Query t sees the keys up to t.",
+        ),
+        Mistake(
+            "masked before the series",
+            lambda q, k, v, gate, order: (
+                gate[:, None] * _unit(sa.taylor(order)((q @ k.T).tril()) @ v)
+            ),
+            "A score of 0 has the weight 1, not 0: first the series, then the mask.",
         ),
     ),
     hints=(

@@ -57,6 +57,13 @@ DECAYING_STATE = Exercise(
             lambda k, v, a: _run(k, v, lambda state, new, t: a[t - 1].exp() * state + new),
             "In step t the old state is multiplied by the decay of step t.",
         ),
+        Mistake(
+            "a running average",
+            lambda k, v, a: _run(
+                k, v, lambda state, new, t: a[t].exp() * state + (1 - a[t].exp()) * new
+            ),
+            "The new token enters whole, and not by what the decay has left room for.",
+        ),
     ),
     hints=(
         "Two parts: what is kept of the old state, and what the new token writes.",
@@ -184,6 +191,11 @@ COSINE_SCORES = Exercise(
             ),
             "The length is the root of the sum of squares.",
         ),
+        Mistake(
+            "one length for all vectors",
+            lambda q, k: _products(q / q.norm(), k / k.norm()),
+            "Without `dim` the norm is that of the whole tensor; each vector has its own length.",
+        ),
     ),
     hints=(
         "A cosine is the inner product of two vectors that both have the length 1.",
@@ -251,6 +263,11 @@ DECAY_MATRIX = Exercise(
             "decayed since the beginning",
             lambda log_decay: log_decay.cumsum(0).exp()[:, None].expand(-1, len(log_decay)).tril(),
             "A token decays from its own step on: take off the running sum at s.",
+        ),
+        Mistake(
+            "a quotient of running products",
+            lambda log_decay: ((running := log_decay.exp().cumprod(0))[:, None] / running).tril(),
+            "After exp(-800) both products are 0, and 0 / 0 is NaN; stay with the logarithms.",
         ),
         Mistake(
             "the future overflows before it is masked",

@@ -51,6 +51,11 @@ ORDER_SIZES = Exercise(
             "Terms of both signs would cancel in the mean; the read-out takes their sizes.",
         ),
         Mistake(
+            "the size of the mean",
+            lambda scores, max_order: _terms(scores, max_order, sign=True).mean(0).abs(),
+            "In an odd order terms of both signs cancel first; take sizes, then the mean.",
+        ),
+        Mistake(
             "summed, not averaged",
             lambda scores, max_order: _terms(scores, max_order).sum(0),
             "A sum grows with the number of scores, and layers could not be compared.",
@@ -113,6 +118,11 @@ MISPLACED = Exercise(
             "the weights of the series are not divided by their sum",
             lambda s, order: (taylor(order)(s) - s.softmax(-1)).abs().sum(-1) / 2,
             "Both rows have to add up to 1 before one can say what lies elsewhere.",
+        ),
+        Mistake(
+            "softmax of the series",
+            lambda s, order: (taylor(order)(s).softmax(-1) - s.softmax(-1)).abs().sum(-1) / 2,
+            "The series stands for exp already, so its shares are the series over its sum.",
         ),
         Mistake(
             "neither row is divided by its sum",
@@ -194,11 +204,10 @@ CENTRED_SCORES = Exercise(
 )
 
 
-def _range_of(scores):
-    hidden = scores == -torch.inf
-    return scores.masked_fill(hidden, torch.inf).amin(-1, keepdim=True), scores.amax(
-        -1, keepdim=True
-    )
+def _range_of(scores, hidden=torch.inf):
+    """The lowest score of each row, hidden ones taken for the number given, and the highest."""
+    lowest = scores.masked_fill(scores == -torch.inf, hidden).amin(-1, keepdim=True)
+    return lowest, scores.amax(-1, keepdim=True)
 
 
 def _to_the_middle(scores):
@@ -251,6 +260,11 @@ CENTRE_ROWS = Exercise(
                 scores - (scores.amin(-1, keepdim=True) + scores.amax(-1, keepdim=True)) / 2
             ),
             "The minimum of a row with a hidden key is -inf; leave hidden keys out of it.",
+        ),
+        Mistake(
+            "hidden scores counted as 0",
+            lambda scores: scores - sum(_range_of(scores, hidden=0.0)) / 2,
+            "A 0 can be the lowest of a row, and is no score of it; leave hidden keys out.",
         ),
         Mistake(
             "one middle for all rows",
