@@ -363,7 +363,7 @@ print(f"a KV cache is smaller up to {features * 65 / 128:.0e} tokens")
 # **Try it:**
 #
 # - Put in two texts of your own. Which counts move, which do not? (5 minutes, easy)
-# - The first token attracts much of the attention (a "sink"), and its key is unlike the others. Leave it out of the mean key: make a reference whose layers are `replace(layer, key=layer.key[:, 1:])`, and hand that to `center_keys` and to `next_token_loss`. Does the loss at order 6 improve? (10 minutes, medium)
+# - The first token attracts much of the attention (a "sink"), and its key is unlike the others. Leave it out of the mean key: with `replace` from `dataclasses`, make `replace(reference, layers={n: replace(layer, key=layer.key[:, 1:]) for n, layer in reference.layers.items()})`, and hand that to `center_keys` and to `next_token_loss`. Does the loss at order 6 improve? (10 minutes, medium)
 # - `swap_attention(model, "taylor_10")` from `softattn_lib.llama` puts the cut series into the model for good. Let it generate a sentence, then `restore_attention(model)`. (10 minutes, medium)
 
 # %% [markdown]

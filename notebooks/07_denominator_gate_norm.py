@@ -170,7 +170,7 @@ figures.lines_figure(
 )
 
 # %% [markdown]
-# Untrained attention behaves like random numbers. The softmax model does not: its $t\,G_t$ *rises*, so its denominator hardly grows. The reason is that trained attention looks for something. If a few keys carry the sum, new keys that do not match add nothing to it.
+# Untrained attention behaves like random numbers. In the model with the gate $t\,G_t$ starts lower, with 0.55 at $t = 4$, and then stays near 1. In the softmax model it *rises*, so the denominator hardly grows. The reason is that trained attention looks for something. If a few keys carry the sum, new keys that do not match add nothing to it.
 
 # %%
 for name in ("untrained", "softmax"):
@@ -337,7 +337,7 @@ print(equations.check("7.5"))
 #
 # ## What is inert
 #
-# The same line says more. The paper's code has variants with a learned gate, and $1/n$, on the numerator *before* an L2 norm. What can that gate learn?
+# The same line says more. The paper's code has variants with a learned gate, and $1/t$ (below: $1/n_t$, with $n_t$ for the number of visible keys), on the numerator *before* an L2 norm. What can that gate learn?
 #
 # We put it into the model trained with the norm, freshly initialized, and look at logits and gradients. For contrast, the same gate *after* the norm.
 

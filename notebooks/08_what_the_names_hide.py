@@ -40,7 +40,7 @@ q, k, v = toy.q, toy.k, toy.v  # (T, d), (T, d), (T, e) with T = 4 and d = e = 2
 #
 # - $\kappa$, the **kernel**: what stands where exp stood.
 # - $\mathcal{N}$, the **normalizer**: what stands where the denominator stood. (A sum or $1/t$ also looks at the weights, or at $t$.)
-# - the **gates**: $\sigma_t$ on the output (some names put it inside $\mathcal{N}$), $\iota_s$ on the values, and a decay $a_{s..t}$, the product of the decays of the steps after $s$ up to $t$.
+# - the **gates**: $\sigma_t$ on the output (some names put it inside $\mathcal{N}$), $\iota_s$ on the values, and a decay $a_{s..t}$, the product of the decays of the steps after $s$ up to $t$. A decay acts on the sum of the weights too, an input gate on the values alone.
 #
 # (Writing it as one formula is ours.)
 
@@ -71,7 +71,7 @@ for name in ("softmax", "softmax_gate", "softmax_divS_gate", "gated_softmax_no_g
 #
 # Scores are $l = Q_t K_s^\top / \sqrt d$ after rotary embedding, clamped scores $c = \min(l, 5)$, and $n_t$ is the number of keys that the query sees. The table says what the code of each name computes: we read it there. (That names are equal, below, we also saw by running that code.) The last column counts the numbers in a state of constant size at $d = e = 64$, as the library stores it, with the column of ones whether or not there is a denominator; where there is no such state, every key and value is kept.
 #
-# Letters: $v$ is $V_s$, $g$ is the $x_t w + b$ of (7.2) before any sigmoid, $m$ a learned number of each head, $\mathrm{sg}$ lets no gradient pass, L2, RMS and LN are the norms of 07, $P_{79}$ has the orders 0 to 79 of exp, and a hat is a vector divided by its length.
+# Letters: $v$ is $V_s$, $g$ is the $x_t w + b$ of (7.2) before any sigmoid, $m$ a learned number of each head, $\mathrm{sg}$ lets no gradient pass, L2, RMS and LN are the norms of 07, $P_{79}$ has the orders 0 to 79 of exp, and a hat is a vector divided by its length. In number 34 the decay of step $t$ is $e^{g_{t-1}/1024}$, which may also be above 1.
 
 # %%
 from IPython.display import Markdown
@@ -154,7 +154,7 @@ print(f"the largest score is {largest_score():.1f}")
 # 2. `softmax_gate` and `gated_softmax_no_in_gate_no_norm` (the README of the code says: the same)
 # 3. `gated_softmax_out_gate_L2norm_nodivS_noclamp` and `gated_softmax_no_gate_L2norm_nodivS_noclamp`: with and without a gate (you know 3 and 4 from 07)
 # 4. `gated_softmax_post_out_gate_L2norm_nodivS_noclamp` and `gated_softmax_no_gate_L2norm_nodivS_noclamp`
-# 5. `gated_softmax_no_gate_rmsnorm` and `gated_softmax_no_gate_rmsnorm_nodivS`: with and without $1/n$
+# 5. `gated_softmax_no_gate_rmsnorm` and `gated_softmax_no_gate_rmsnorm_nodivS`: with and without $1/n_t$
 # 6. `gated_softmax_no_in_gate` and `gated_softmax_no_gate`: with and without a gate, under a layer norm
 # 7. `softmax_clamp_denom` and `softmax_detach_denom`: with and without a gradient through the denominator
 
@@ -176,7 +176,7 @@ for n, (a, b) in enumerate(pairs, start=1):
 # How many did you get? Three kinds of answers:
 #
 # - **Equal.** 1 is one formula under two names. 3: a positive factor cancels inside a norm. 7: a gradient has no place in a formula of values.
-# - **Different.** 2: number 6 has no $1/n$, so the README's line is a slip (the twin of 16 is 7). 4: behind the norm, a gate is free to act.
+# - **Different.** 2: number 6 has no $1/n_t$, so the README's line is a slip (the twin of 16 is 7). 4: behind the norm, a gate is free to act.
 # - **Nearly.** 5 and 6 are apart by little, and for one reason: the `eps` inside the norm.
 #
 # ## A gate before a norm
@@ -548,7 +548,7 @@ for width in (1024, 3072):
 #
 # <details><summary>What to expect</summary>
 #
-# 1. Numbers 9, 24 and 25: gate and $1/n$ both cancel.
+# 1. Numbers 9, 24 and 25: gate and $1/n_t$ both cancel.
 # 2. See the cell.
 # 3. Neither, as long as some scores exceed 5 (else 19 agrees with 20 and 22 to the last bit, see above) and the gates are not tiny. 24 comes from the formulas alone. The *distances* of the pairs in between do.
 #

@@ -185,6 +185,23 @@ def test_a_mistake_is_called_by_its_name(exercise, mistake):
     assert mistake.name in verdict.text and mistake.because in verdict.text
 
 
+def test_a_mistake_is_called_by_its_name_although_a_special_case_gives_nan():
+    def with_the_hidden(scores):
+        return scores - scores.mean(-1, keepdim=True)
+
+    verdict = examine(EXERCISES["centre_rows"], with_the_hidden)
+    assert verdict.mistake == "the mean subtracted"
+
+
+def test_nan_alone_is_no_known_mistake():
+    def right_but_for_nan(scores):
+        right = EXERCISES["centre_rows"].reference(scores)
+        return right * torch.nan if scores.isinf().any() else right
+
+    verdict = examine(EXERCISES["centre_rows"], right_but_for_nan)
+    assert (verdict.outcome, verdict.mistake) == ("wrong", "")
+
+
 @each_exercise
 def test_what_is_given_is_not_done_yet(exercise, float64):
     verdict = examine(exercise, define(exercise, given_source(exercise)))

@@ -223,7 +223,7 @@ def test_two_names_of_one_formula_are_called_so():
             assert different > 1, names
     assert equivalents("l2") == {
         "gated_softmax_no_gate_L2norm_nodivS_noclamp": "the same formula under two names",
-        "gated_softmax_out_gate_L2norm_nodivS_noclamp": "a positive scalar (gate, 1/n) cancels "
+        "gated_softmax_out_gate_L2norm_nodivS_noclamp": "a positive scalar (gate, 1/n_t) cancels "
         "inside the L2 norm",
     }
 

@@ -171,17 +171,35 @@ def examine(exercise: Exercise, function: Callable, dtype=torch.float64) -> Verd
     if wrong is None:
         return Verdict("right", f"Right, in all {len(cases)} cases. {exercise.matters}")
     if exercise.start and _all_same(_run(exercise.start, cases, dtype), outs, dtype):
-        return Verdict("not done yet", "Not done yet: this still does what the given code does.")
+        return Verdict("not done yet", "Not done yet: this still gives what the given code gives.")
     case, right, got = wrong
     if isinstance(got, Exception):
         outcome, text = "raised", _exception(case, got)
     else:
         outcome, text = "wrong", f"Not yet. {case.label}: {_difference(right, got, dtype)}"
-    for mistake in exercise.mistakes:
-        if _all_same(_run(mistake.function, cases, dtype), outs, dtype):
-            text += f"\nThis looks like: {mistake.name}. {mistake.because}"
-            return Verdict(outcome, text, mistake.name)
-    return Verdict(outcome, text)
+    if mistake := _recognised(exercise, cases, expected, outs, dtype):
+        text += f"\nThis looks like: {mistake.name}. {mistake.because}"
+    return Verdict(outcome, text, mistake.name if mistake else "")
+
+
+def _recognised(exercise, cases, expected, outs, dtype):
+    """The known mistake with these outputs: in all cases, or else in those without a NaN."""
+    runs = [(mistake, _run(mistake.function, cases, dtype)) for mistake in exercise.mistakes]
+    everywhere = list(range(len(cases)))
+    for kept in (everywhere, [n for n in everywhere if not _has_nan(outs[n])]):
+        if all(_same(expected[n], outs[n], dtype) for n in kept):
+            return None  # what is wrong is in the NaN
+        for mistake, known in runs:
+            if all(_same(known[n], outs[n], dtype) for n in kept):
+                return mistake
+    return None
+
+
+def _has_nan(out):
+    if isinstance(out, tuple):
+        return any(map(_has_nan, out))
+    is_numeric = isinstance(out, torch.Tensor) or _is_number(out)
+    return is_numeric and bool(torch.as_tensor(out).isnan().any())
 
 
 # Running

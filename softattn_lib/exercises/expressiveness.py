@@ -94,7 +94,12 @@ def _weight_cases(generator):
         made.append(Case(label({"T": T, "rows": rows}), (weights,)))
     weights = normal(generator, 8, 8)
     weights[0] = 0
-    return [*made, Case("T = 8, any weights, the first row 0", (weights,))]
+    made.append(Case("T = 8, any weights, the first row 0", (weights,)))
+    # Here each block that lies near the right one has a rank of its own.
+    weights = normal(generator, 8, 8)
+    weights[4:, :4] = torch.outer(normal(generator, 4), normal(generator, 4))
+    weights[:3], weights[-1, -1] = 0, 0
+    return [*made, Case("T = 8, of rank 1 where later queries meet earlier keys", (weights,))]
 
 
 STATE_RANK = Exercise(
@@ -127,6 +132,21 @@ STATE_RANK = Exercise(
             "later queries on all keys",
             lambda weights: _rank(weights.tril()[len(weights) // 2 :]),
             "The later keys bring the triangle of zeros back; keep the earlier ones.",
+        ),
+        Mistake(
+            "all queries on the earlier keys",
+            lambda weights: _rank(weights.tril()[:, : len(weights) // 2]),
+            "Earlier queries need nothing that crosses; keep the later ones.",
+        ),
+        Mistake(
+            "later queries on later keys",
+            lambda weights: _rank(weights.tril()[len(weights) // 2 :, len(weights) // 2 :]),
+            "These keys come after the middle and need no state; keep the earlier ones.",
+        ),
+        Mistake(
+            "one query, or one key, too many",
+            lambda weights: _rank(weights.tril()[len(weights) // 2 - 1 :, : len(weights) // 2]),
+            "Both halves meet at T / 2, counted from 0: queries from there on, keys before it.",
         ),
     ),
     hints=(
@@ -178,6 +198,11 @@ EXPECTED_OVERLAP = Exercise(
             "one factor too many",
             lambda n, d: _product(n + 1, d),
             "Order n has n factors above and n below; for order 1 it is 1/d.",
+        ),
+        Mistake(
+            "one factor too few",
+            lambda n, d: _product(n - 1, d),
+            "Order n has n factors above and n below. (A `range` leaves out its end.)",
         ),
         Mistake(
             "a factorial above",
@@ -238,7 +263,7 @@ UNEXPLAINED = Exercise(
             lambda features, target: (
                 _residual(features, target).square().mean() / target.square().mean()
             ).item(),
-            "A constant in the target would count as explained or not; variances leave it out.",
+            "A mean square also holds the mean; a variance is about what lies around it.",
         ),
         Mistake(
             "the variance of the fit",
@@ -246,6 +271,21 @@ UNEXPLAINED = Exercise(
                 (target - _residual(features, target)).var() / target.var()
             ).item(),
             "That is what the features give; the rest, target minus fit, is asked for.",
+        ),
+        Mistake(
+            "a fit with a second axis",
+            lambda features, target: (
+                (target - (target - _residual(features, target))[:, None]).var() / target.var()
+            ).item(),
+            "(P,) minus (P, 1) has P x P entries: take column 0 of the solution.",
+        ),
+        Mistake(
+            "a constant added to the features",
+            lambda features, target: (
+                _residual(torch.cat([features, torch.ones_like(target[:, None])], -1), target).var()
+                / target.var()
+            ).item(),
+            "The features as they are: a state without order 0 has no row of ones.",
         ),
     ),
     hints=(

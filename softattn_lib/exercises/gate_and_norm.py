@@ -33,6 +33,11 @@ GATE_FORM = Exercise(
     cases=tensor_cases(*QKV, gate),
     mistakes=(
         Mistake(
+            "a sigmoid of the gate",
+            lambda q, k, v, gate: gate.sigmoid()[:, None] * (_causal(q, k) @ v) / _steps(q),
+            "The gates that are given are the sigmoids already, between 0 and 1.",
+        ),
+        Mistake(
             "the gate is forgotten",
             lambda q, k, v, gate: _causal(q, k) @ v / _steps(q),
             "That is the mean of e^score times value; the gate multiplies it, token by token.",

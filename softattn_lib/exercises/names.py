@@ -260,6 +260,11 @@ DECAY_MATRIX = Exercise(
             "For s > t there is nothing to decay: the upper triangle is 0.",
         ),
         Mistake(
+            "ones in the future",
+            lambda log_decay: _running(log_decay).tril().exp(),
+            "exp of a zero is 1: first exp, then `tril`.",
+        ),
+        Mistake(
             "decayed since the beginning",
             lambda log_decay: log_decay.cumsum(0).exp()[:, None].expand(-1, len(log_decay)).tril(),
             "A token decays from its own step on: take off the running sum at s.",

@@ -194,6 +194,11 @@ CENTRED_SCORES = Exercise(
             lambda q, k, reference: q @ (k + reference.mean(0)).T,
             "It is taken off: afterwards the keys lie around 0.",
         ),
+        Mistake(
+            "divided by the root of d",
+            lambda q, k, reference: q @ (k - reference.mean(0)).T / q.shape[-1] ** 0.5,
+            "The scale is 1 here: the scores are plain inner products.",
+        ),
     ),
     hints=(
         "One fixed vector m, made of the reference alone, is taken off every key.",

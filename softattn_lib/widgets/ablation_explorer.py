@@ -106,7 +106,7 @@ NAMED += [  # names of ours with the scores clamped
     for entry in NAMED
     if entry.kernel == ExpKernel() and (entry.number is None or entry.name == "softmax")
 ]
-IN_A_NORM = "a positive factor (gate, 1/n, scale) cancels inside a norm, up to its eps"
+IN_A_NORM = "a positive factor (gate, 1/n_t, scale) cancels inside a norm, up to its eps"
 OF_A_SUM = "a scalar times a sum is the sum of the scaled weights"
 EPS_ALONE = "they differ in an eps alone"
 
