@@ -179,7 +179,7 @@ for order in (1, 2, 3, 4):
 # | [06 A real model](06_a_real_model.ipynb) | measure all 270 heads of this model: where the series works, where it is hopeless | 25 |
 # | [07 Denominator, gate, norm](07_denominator_gate_norm.ipynb) | put a gate or a norm in the denominator's place, and see what is lost | 50 |
 # | [08 What the names hide](08_what_the_names_hide.ipynb) | find out which of 38 variants are one function; put one together | 35 |
-# | [09 Expressiveness](09_expressiveness.ipynb) | store random pairs in a state, and count those that come back | 35 |
+# | [09 Expressiveness](09_expressiveness.ipynb) | store random pairs in a state, and count those that come back | 40 |
 # | [10 Training the ablations](10_training_the_ablations.ipynb) | train a variant; compare 26 of them over three seeds | 35 |
 # | [11 What it costs](11_what_it_costs.ipynb) | measure time and memory; find where the recurrence overtakes softmax | 25 |
 # | [12 Beyond Taylor](12_beyond_taylor.ipynb) | replace exp in a pretrained model by better polynomials than Taylor's | 35 |

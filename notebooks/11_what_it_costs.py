@@ -91,7 +91,7 @@ print("  4 D (e + 1), and 2 D for the features:", a_token == state_operations(16
 print("softmax: T (d + e), up to a fifth more:", 1 <= plan.softmax.flops / 4096**2 / 32 < 1.2)
 
 # %% [markdown]
-# (A fast softmax kernel skips the future by whole blocks of keys, and computes a few pairs that it then masks: that is the fifth.)
+# (A fast softmax kernel skips the future by whole blocks of keys, and computes a few pairs that it then masks: that is the fifth. In a short text they weigh more.)
 #
 # The chunked form does a little of both: all pairs *inside* a chunk, a state *between* chunks. Which of the four columns below grow with $T$?
 
@@ -118,7 +118,7 @@ reveal("11-growing", ", ".join(growing), "they look at all pairs, and a later to
 
 
 # %% [markdown]
-# The parallel form has as many pairs as softmax, and no block of the future that it could skip. It is for understanding and for short texts. Of the other two the chunked form needs *more* operations than the recurrent one. Still it is the fast one, as you will see now.
+# The parallel form computes all pairs, also those of the future, which it masks afterwards: about twice as many as softmax, which skips the future by blocks. It is for understanding and for short texts. Of the other two the chunked form needs *more* operations than the recurrent one. Still it is the fast one, as you will see now.
 #
 # ## Time against length
 #
@@ -335,7 +335,7 @@ for order in (1, 2, 3, 4):
 
 # %% [markdown]
 # - **Order 1** is cheap. [04](04_linear_attention_is_an_rnn.ipynb) and [10](10_training_the_ablations.ipynb) show what it cannot do.
-# - **Order 2** leads before 2,000 tokens at $d = 16$, and not yet at 4,096 at $d = 64$.
+# - **Order 2** leads before 2,000 tokens at $d = 16$ with eight heads (with the four of above, near them), and not yet at 4,096 at $d = 64$.
 # - **Order 4**, where our trained models come close to softmax, is for narrow heads. At $d = 64$ its crossover lies beyond a million tokens, and one layer of eight heads keeps 1.7 GB: beyond any practical length.
 # - **Above the crossover** the lead grows without bound, like $T$, and the state stays as it is. Long streams and narrow heads are where the view of the paper is more than a view.
 #

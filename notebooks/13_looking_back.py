@@ -9,7 +9,7 @@
 # - refute each false one with a counter-example of a few lines
 # - say which of your guesses in this course were right, and why the others were not
 #
-# **Before:** the notebooks 01 to 05; some statements come from [06](06_a_real_model.ipynb), [07](07_denominator_gate_norm.ipynb), [11](11_what_it_costs.ipynb) and [12](12_beyond_taylor.ipynb). The small model is not needed.
+# **Before:** the notebooks 01 to 05; some statements come from [06](06_a_real_model.ipynb), [07](07_denominator_gate_norm.ipynb), [09](09_expressiveness.ipynb), [11](11_what_it_costs.ipynb) and [12](12_beyond_taylor.ipynb). The small model is not needed.
 #
 # **On a hosted notebook** (Colab, Binder), first: `%pip install "softattn_lib[lab] @ git+ADDRESS"`, with the address of this repository.
 
@@ -125,7 +125,7 @@ reveal("13-state", "false" if num_features(64, 4) * 65 > 128 * 100_000 else "tru
 predict("13-denominator", "The denominator of softmax attention is a detail.", YES_NO)
 
 # %%
-lengths = {}
+lengths = {}  # with values of one sign; of both signs they would cancel in part
 for normalizer in ("sum", "none"):
     out, _ = parallel_attention(q, k, v.abs(), kernel="exp", normalizer=normalizer)
     longer = lengths[normalizer] = (out[-1].norm() / out[0].norm()).item()

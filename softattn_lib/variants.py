@@ -23,6 +23,7 @@ from .kernels import (
     Kernel,
     PolynomialKernel,
     ReluKernel,
+    as_kernel,
 )
 from .normalizers import (
     NORMALIZERS,
@@ -35,6 +36,7 @@ from .normalizers import (
     SumNormalizer,
     TimesWidthNormalizer,
     VisibleKeysNormalizer,
+    as_normalizer,
 )
 from .polynomials import Polynomial, power, taylor
 
@@ -52,8 +54,8 @@ class AttentionVariant:
     Attributes:
         name: as in `VARIANTS`.
         formula: LaTeX of the output of one head.
-        kernel: what stands where exp stood.
-        normalizer: what stands where the denominator stood, without its learned weights.
+        kernel: what stands where exp stood; a polynomial or a name becomes its kernel.
+        normalizer: what stands where the denominator stood, without its learned weights, or a name.
         scale: of the score; None means d ** -0.5. The paper's linear entries use 1.
         input_gate: None; "sigmoid" of the layer's input; "power_of_position", n_s ** -m with a
             learned m per head.
@@ -86,6 +88,8 @@ class AttentionVariant:
     unavailable: str = ""
 
     def __post_init__(self):
+        object.__setattr__(self, "kernel", as_kernel(self.kernel))
+        object.__setattr__(self, "normalizer", as_normalizer(self.normalizer))
         for name, value, legal in (
             ("input_gate", self.input_gate, (None, "sigmoid", "power_of_position")),
             ("output_gate", self.output_gate, (None, *LEARNED_GATES, "power_of_position")),

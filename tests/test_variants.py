@@ -8,9 +8,11 @@ import torch
 from softattn_lib.attention import FORMS
 from softattn_lib.kernels import ExpKernel
 from softattn_lib.layers import SoftAttention, rotary_embedding, rotate
+from softattn_lib.polynomials import taylor
 from softattn_lib.variants import (
     EQUALITIES,
     VARIANTS,
+    AttentionVariant,
     VariantUnavailableError,
     equivalents,
     variant,
@@ -347,3 +349,12 @@ def test_mixed_precision_keeps_the_sums_in_float32(name):
     assert q.dtype == k.dtype == v.dtype == torch.bfloat16
     expected, _ = FORMS["parallel"](q.float(), k.float(), v.float(), **layer._core())
     assert torch.equal(out, expected.transpose(1, 2).flatten(2).bfloat16())
+
+
+def test_a_polynomial_and_names_will_do_for_the_parts_of_a_variant():
+    mine = AttentionVariant("mine", formula="x", kernel=taylor(3), normalizer="l2")
+    assert mine.kernel == variant("taylor_3").kernel
+    assert mine.normalizer == VARIANTS["l2"].normalizer
+    assert mine.state_size(4, 4) == variant("taylor_3").state_size(4, 4)
+    with pytest.raises(TypeError, match="kernel must be a Polynomial"):
+        AttentionVariant("mine", formula="x", kernel=3)
